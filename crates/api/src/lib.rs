@@ -1,0 +1,1 @@
+//! The three Kubernetes kinds and the vocabulary they share; no client, no runtime.

@@ -1,0 +1,1 @@
+//! The CUDA backend; the only crate that touches a GPU.

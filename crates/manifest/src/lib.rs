@@ -1,0 +1,1 @@
+//! Digests, signatures and trust of model artifacts; no async, no network.

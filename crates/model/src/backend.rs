@@ -1,0 +1,100 @@
+//! The one contract between an engine and the device that runs the model.
+
+use std::sync::Arc;
+
+use weir_scheduler::{Batch, SlotId};
+
+/// How tokens of one sequence are chosen. Validated before it gets here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// 0 is greedy (ties go to the lowest token id).
+    pub temperature: f32,
+    /// Nucleus mass in (0, 1]; 1 is off.
+    pub top_p: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    /// Smallest probability relative to the best token's, in [0, 1]; 0 is off.
+    pub min_p: f32,
+    /// Same seed and same position: same random number, whatever the batch, slot or preemption.
+    pub seed: u64,
+    /// Counts output tokens only.
+    pub presence_penalty: f32,
+    /// Counts output tokens only.
+    pub frequency_penalty: f32,
+    /// Counts prompt and output tokens; 1 is off.
+    pub repetition_penalty: f32,
+    /// How many alternatives to report besides the sampled token; `None` reports nothing.
+    pub logprobs: Option<u32>,
+    /// Tokens that may not be sampled while fewer than `min_tokens` tokens are out (end tokens, stop ids).
+    pub masked_until_min: Arc<[u32]>,
+    /// See `masked_until_min`.
+    pub min_tokens: u32,
+}
+
+/// What a row of a batch sampled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// The chosen token.
+    pub token: u32,
+    /// Its log-probability from the raw logits (before temperature and penalties), where asked for.
+    pub logprob: f32,
+    /// The best alternatives, best first, where asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// What a backend can hold, fixed at load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendLimits {
+    /// KV blocks.
+    pub blocks: u32,
+    /// Positions per block.
+    pub block_tokens: u32,
+    /// Slots.
+    pub max_running: u32,
+    /// Tokens per step.
+    pub max_batch_tokens: u32,
+    /// Positions per sequence.
+    pub context_tokens: u32,
+    /// Bytes of KV memory.
+    pub kv_bytes: u64,
+}
+
+/// A device with one loaded model. All calls come from the engine thread.
+pub trait Backend: Send {
+    /// What it can hold.
+    fn limits(&self) -> BackendLimits;
+
+    /// A sequence takes a slot. `prompt` and `output` are the tokens so far (output is not empty after a preemption): penalties
+    /// count them and the random position continues after them.
+    fn open(&mut self, slot: SlotId, params: &SamplingParams, prompt: &[u32], output: &[u32]);
+
+    /// The slot's sequence is done or preempted.
+    fn close(&mut self, slot: SlotId);
+
+    /// Runs the batch and pushes one result per sampling row, in row order, into `sampled` (cleared first).
+    ///
+    /// # Errors
+    /// The device failed; the engine must not go on with it.
+    fn step(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), BackendError>;
+}
+
+/// The device failed.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The batch breaks the contract; a fault of the scheduler.
+    #[error("batch of step {step} breaks the backend's contract: {what}")]
+    Batch {
+        /// The step.
+        step: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The device reported an error.
+    #[error("device failed in step {step}: {what}")]
+    Device {
+        /// The step.
+        step: u64,
+        /// What the device said.
+        what: String,
+    },
+}

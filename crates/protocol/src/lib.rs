@@ -1,0 +1,17 @@
+//! What gateways and workers say to each other ([`worker`]), and what gateways say to clients ([`error`]).
+//!
+//! This crate must not open sockets and must not know how anything is decided: it is vocabulary. Read [`error::ErrorCode`] first,
+//! then `proto/worker.proto`.
+
+pub mod error;
+
+/// The gateway-worker protocol, generated from `proto/worker.proto`.
+#[allow(
+    missing_docs,
+    clippy::pedantic,
+    unreachable_pub,
+    reason = "generated code; the .proto file carries the documentation"
+)]
+pub mod worker {
+    tonic::include_proto!("weir.worker.v1");
+}

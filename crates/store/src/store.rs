@@ -1,0 +1,284 @@
+//! The contract every store keeps, and the words it uses.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use weir_budget::{Ask, Limits, Refusal};
+use weir_run::{Decision, Epoch, FinishReason, Run, RunId, RunStatus, Sequence, Usage, WorkOrder};
+
+/// A future that a store returns. It may be dropped at any await: what was begun is either done whole or not at all.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A run that asks to be let in.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// The row to insert, with status `Accepted` and `last_sequence` 1.
+    pub run: Run,
+    /// What the worker will need.
+    pub work: WorkOrder,
+    /// What it reserves.
+    pub ask: Ask,
+    /// The tenant's limits now.
+    pub limits: Limits,
+    /// Event 1, as it will be replayed.
+    pub accepted: EventRecord,
+    /// Now.
+    pub now_ms: u64,
+}
+
+/// What became of an [`Admission`]. A refusal leaves no trace: the request key stays free.
+#[derive(Clone, Debug)]
+pub enum Admit {
+    /// The run, its first event and its reservation are durable.
+    Admitted,
+    /// The request key is known with the same payload: that run.
+    Replayed(Box<Run>),
+    /// The request key is known with another payload: the run that has it.
+    Conflict(RunId),
+    /// A limit does not suffice.
+    Refused(Refusal),
+    /// `replaces` names a run that is unknown, live, or already replaced.
+    BadReplaces(String),
+}
+
+/// One event as it is stored and replayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// Its number.
+    pub sequence: Sequence,
+    /// The SSE `event`: `accepted`, `started`, `delta`, or a terminal status.
+    pub kind: &'static str,
+    /// The SSE `data`: one line of JSON.
+    pub data: bytes::Bytes,
+}
+
+/// Events to add to one run. The whole of it is applied, or nothing.
+#[derive(Clone, Debug)]
+pub struct Append {
+    /// Which run.
+    pub run: RunId,
+    /// The writer; refused unless it is the run's present epoch.
+    pub epoch: Epoch,
+    /// Contiguous, the first one right after the run's last.
+    pub events: Vec<EventRecord>,
+    /// Output tokens these events add.
+    pub output_tokens: u64,
+    /// Rows of worker output these events cover: the run's `output_index` afterwards.
+    pub output_index: u64,
+    /// Set when the worker took the run up: prompt tokens reused, and who.
+    pub started: Option<(u64, String)>,
+    /// Set when the last event is terminal: the reservation is settled in the same commit.
+    pub terminal: Option<Terminal>,
+    /// Now.
+    pub now_ms: u64,
+}
+
+/// The end of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terminal {
+    /// A terminal status.
+    pub status: RunStatus,
+    /// For `Completed`.
+    pub finish_reason: Option<FinishReason>,
+    /// For the others.
+    pub error: Option<String>,
+    /// What is billed; equal to the tokens in the log.
+    pub usage: Usage,
+}
+
+/// What became of an [`Append`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// Durable. The run's status now: a writer that reads `Cancelling` asks its worker to stop.
+    Done(RunStatus),
+    /// Another writer took the run over.
+    Fenced(Epoch),
+    /// The run is terminal already.
+    Terminal(RunStatus),
+    /// No such run.
+    Unknown,
+}
+
+/// A run that is not terminal, with what is needed to carry it on.
+#[derive(Clone, Debug)]
+pub struct OpenRun {
+    /// The row.
+    pub run: Run,
+    /// What the worker needs.
+    pub work: WorkOrder,
+}
+
+/// One budget window as clients see it: limit = available + reserved + used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetWindow {
+    /// Length.
+    pub period_s: u64,
+    /// Start, in milliseconds since the Unix epoch.
+    pub start_ms: u64,
+    /// Tokens settled.
+    pub used_tokens: u64,
+    /// Tokens of live runs.
+    pub reserved_tokens: u64,
+    /// Micro-units settled.
+    pub used_micros: u64,
+    /// Micro-units of live runs.
+    pub reserved_micros: u64,
+}
+
+/// A tenant's account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// One per period asked for: the window that `now` is in.
+    pub windows: Vec<BudgetWindow>,
+    /// Runs that are not terminal.
+    pub live_runs: u64,
+}
+
+/// Terminal runs by status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the statuses themselves")]
+pub struct RunCounts {
+    pub completed: u64,
+    pub cancelled: u64,
+    pub interrupted: u64,
+    pub failed: u64,
+    pub expired: u64,
+}
+
+/// What was billed for one model version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelUsage {
+    /// The model.
+    pub model: String,
+    /// The version.
+    pub version: u32,
+    /// Terminal runs.
+    pub runs: RunCounts,
+    /// Sums over them.
+    pub usage: Usage,
+}
+
+/// A tenant's reconciled ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageReport {
+    /// Windows that contain `now`.
+    pub budget: Budget,
+    /// Billed runs accepted in the range asked for.
+    pub by_model: Vec<ModelUsage>,
+    /// Whether the account equals the sum over the ledger and the live runs.
+    pub consistent: bool,
+}
+
+/// Durable runs, events, budgets and usage.
+///
+/// Every method is atomic and its answer durable. Clones of one store (behind `Arc`) may be used from any task.
+pub trait Store: Send + Sync + 'static {
+    /// Lets a run in: request key, budgets, row and event 1 in one commit.
+    fn admit(&self, admission: Admission) -> StoreFuture<'_, Admit>;
+
+    /// Checks an admission without leaving a trace, to name the first refusal that applies. `Ok(None)`: it would be let in.
+    fn would_refuse(
+        &self,
+        tenant: &str,
+        ask: Ask,
+        limits: Limits,
+        now_ms: u64,
+    ) -> StoreFuture<'_, Option<Refusal>>;
+
+    /// Adds events to many runs in one commit; one answer each, in order.
+    fn append(&self, appends: Vec<Append>) -> StoreFuture<'_, Vec<Appended>>;
+
+    /// Records the intent to cancel and answers with the run; idempotent. `None`: no such run of this tenant.
+    fn cancel(&self, tenant: &str, run: RunId, now_ms: u64) -> StoreFuture<'_, Option<Run>>;
+
+    /// Takes a run over: raises its epoch by one and answers with it. `None`: unknown or terminal.
+    fn take_over(&self, run: RunId) -> StoreFuture<'_, Option<Epoch>>;
+
+    /// Notes how a run was routed, before it is sent to a worker.
+    fn route(&self, run: RunId, decision: Decision) -> StoreFuture<'_, ()>;
+
+    /// A run of this tenant.
+    fn run(&self, tenant: &str, run: RunId) -> StoreFuture<'_, Option<Run>>;
+
+    /// The run of this tenant that has a request key.
+    fn run_by_key(&self, tenant: &str, request_key: &str) -> StoreFuture<'_, Option<Run>>;
+
+    /// Retained events of a run with a sequence above `after`, at most `limit`, in order. The caller has checked the tenant.
+    fn events(
+        &self,
+        run: RunId,
+        after: Sequence,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<EventRecord>>;
+
+    /// All runs that are not terminal, in the order they were accepted.
+    fn open_runs(&self) -> StoreFuture<'_, Vec<OpenRun>>;
+
+    /// The tenant's account in the windows that contain `now`.
+    fn budget(&self, tenant: &str, periods_s: Vec<u64>, now_ms: u64) -> StoreFuture<'_, Budget>;
+
+    /// The tenant's ledger over runs accepted in `[from_ms, to_ms)`, reconciled with the account.
+    fn usage(
+        &self,
+        tenant: &str,
+        periods_s: Vec<u64>,
+        from_ms: u64,
+        to_ms: u64,
+        now_ms: u64,
+    ) -> StoreFuture<'_, UsageReport>;
+
+    /// Drops events (and work orders) of terminal runs whose retention is over, at most `limit` runs; how many were dropped.
+    fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize>;
+
+    /// A stable identity, made when the store was: gateways of one store may attach to each other's runs.
+    fn identity(&self) -> String;
+
+    /// Waits for what was begun and closes the files; nothing may be called afterwards.
+    fn close(&self, within: Duration) -> StoreFuture<'_, ()>;
+}
+
+/// The store could not do its work. Nothing that was asked for is durable unless a later read says so.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The medium refused a write or a sync. The writer is poisoned: it refuses all writes until the process starts again.
+    #[error("cannot write to the store at {path:?}: {cause}")]
+    Write {
+        /// Where.
+        path: String,
+        /// What the medium said.
+        cause: String,
+    },
+    /// The medium is full; writes are refused until there is space.
+    #[error("the store at {path:?} is out of disk space")]
+    Full {
+        /// Where.
+        path: String,
+    },
+    /// The medium could not be read, or what it holds makes no sense.
+    #[error("cannot read the store at {path:?}: {cause}")]
+    Read {
+        /// Where.
+        path: String,
+        /// What was found.
+        cause: String,
+    },
+    /// Another process has the store open.
+    #[error("the store at {path:?} is in use by another process")]
+    Locked {
+        /// Where.
+        path: String,
+    },
+    /// More work is queued than the store takes; try again later.
+    #[error("the store has {queued} writes queued")]
+    Busy {
+        /// The bound that was reached.
+        queued: usize,
+    },
+    /// The caller broke the contract.
+    #[error("refused a write that breaks the run's log: {0}")]
+    Contract(String),
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+}

@@ -1,0 +1,1 @@
+//! The gateway: authenticates, admits, routes, streams, replays and bills.

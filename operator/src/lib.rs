@@ -1,0 +1,1 @@
+//! The operator: verifies, plans and applies; never on the request path.
