@@ -1,1 +1,2 @@
+//! The one command for people.
 fn main() {}

@@ -1,0 +1,6 @@
+//! Everything on one machine: the same manifests, no cluster.
+
+pub mod files;
+pub mod problem;
+pub mod process;
+pub mod supervisor;
