@@ -1,1 +1,14 @@
-//! Logs, metrics, the admin server and shutdown; knows nothing of models or tenants.
+//! Logs, metrics, the admin server and shutdown: what every process of Weir does the same way.
+//!
+//! This crate must not know models, runs, tenants or Kubernetes; names and labels of metrics come from its callers. Read [`Metrics`]
+//! and [`Readiness`] first, then [`shutdown::run_until_signal`], which is the frame of every `main`.
+
+pub mod admin;
+pub mod logging;
+mod metrics;
+mod process;
+mod readiness;
+pub mod shutdown;
+
+pub use metrics::{Label, Metrics};
+pub use readiness::Readiness;

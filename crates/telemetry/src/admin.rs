@@ -1,0 +1,239 @@
+//! `/healthz`, `/readyz` and `/metrics` on a port of their own.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Metrics, Readiness};
+
+/// A probe or a scraper sends its request at once; who does not is dropped.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections served at the same time: a scraper, a kubelet and some people; more wait in the listen queue.
+const MAX_CONNECTIONS: usize = 64;
+
+/// What the admin server shows.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Behind `/readyz`.
+    pub readiness: Readiness,
+    /// Behind `/metrics`.
+    pub metrics: Metrics,
+}
+
+impl Admin {
+    /// Serves until the token is cancelled; open connections are then dropped, since no answer takes longer than a moment.
+    ///
+    /// Liveness (`/healthz`) is 200 whenever this task runs: a process whose runtime stands still does not answer.
+    ///
+    /// # Errors
+    /// The listener fails in a way that will not pass.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
+        let permits = std::sync::Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let permit = tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                permit = std::sync::Arc::clone(&permits).acquire_owned() => permit,
+            };
+            let stream = tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) if is_passing(&error) => {
+                        // Out of descriptors: give connections time to end instead of spinning.
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            let (admin, shutdown) = (self.clone(), shutdown.clone());
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = shutdown.cancelled() => {}
+                    () = admin.serve_connection(stream) => {}
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    async fn serve_connection(self, stream: TcpStream) {
+        let service = service_fn(move |request| {
+            let response = self.answer(&request);
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let mut server = auto::Builder::new(TokioExecutor::new());
+        server
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT);
+        if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+            tracing::debug!(%error, "admin connection ended");
+        }
+    }
+
+    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "use GET\n".to_owned());
+        }
+        match request.uri().path() {
+            "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
+            "/readyz" => self.answer_readiness(),
+            "/metrics" => self.answer_metrics(request),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "try /healthz, /readyz or /metrics\n".to_owned(),
+            ),
+        }
+    }
+
+    fn answer_readiness(&self) -> Response<Full<Bytes>> {
+        let reasons = self.readiness.reasons();
+        if reasons.is_empty() {
+            return text(StatusCode::OK, "ready\n".to_owned());
+        }
+        let mut body = "not ready\n".to_owned();
+        for (component, reason) in reasons {
+            let _ = writeln!(body, "{component}: {reason}");
+        }
+        text(StatusCode::SERVICE_UNAVAILABLE, body)
+    }
+
+    fn answer_metrics<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        let wants_open_metrics = request
+            .headers()
+            .get(ACCEPT)
+            .and_then(|accept| accept.to_str().ok())
+            .is_some_and(|accept| accept.contains("application/openmetrics-text"));
+        let (body, kind) = if wants_open_metrics {
+            (
+                self.metrics.open_metrics_text(),
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )
+        } else {
+            (
+                self.metrics.prometheus_text(),
+                "text/plain; version=0.0.4; charset=utf-8",
+            )
+        };
+        let mut response = text(StatusCode::OK, body);
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        response
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    response
+}
+
+/// Whether accepting can succeed later: a peer that left, or descriptors that ran out.
+fn is_passing(error: &io::Error) -> bool {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::OutOfMemory
+    ) || matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    struct Case {
+        path: &'static str,
+        accept: &'static str,
+        want: [&'static str; 2],
+    }
+
+    async fn get(address: std::net::SocketAddr, path: &str, accept: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn probes_and_scrapes_are_answered() {
+        let admin = Admin {
+            readiness: Readiness::new(),
+            metrics: Metrics::new(),
+        };
+        admin.readiness.set_not_ready("engine", "loading");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(admin.clone().serve(listener, shutdown.clone()));
+
+        let open = "application/openmetrics-text";
+        for Case { path, accept, want } in [
+            Case {
+                path: "/healthz",
+                accept: "*/*",
+                want: ["200 OK", "ok\n"],
+            },
+            Case {
+                path: "/readyz",
+                accept: "*/*",
+                want: ["503 ", "engine: loading\n"],
+            },
+            Case {
+                path: "/metrics",
+                accept: "*/*",
+                want: ["version=0.0.4", "process_open_fds"],
+            },
+            Case {
+                path: "/metrics",
+                accept: open,
+                want: ["version=1.0.0", "# EOF"],
+            },
+            Case {
+                path: "/",
+                accept: "*/*",
+                want: ["404 ", "/metrics"],
+            },
+        ] {
+            let answer = get(address, path, accept).await;
+            for text in want {
+                assert!(
+                    answer.contains(text),
+                    "{path} ({accept}): no {text:?} in {answer}"
+                );
+            }
+        }
+        admin.readiness.set_ready("engine");
+        assert!(get(address, "/readyz", "*/*").await.contains("200 OK"));
+
+        shutdown.cancel();
+        server.await.unwrap().unwrap();
+    }
+}

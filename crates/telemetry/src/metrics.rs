@@ -1,0 +1,161 @@
+//! The registry of a process, shared by whoever counts and by the admin server that shows it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use prometheus_client::encoding::{prometheus_text, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::process::ProcessCollector;
+
+/// A gauge of fractions and other non-integers.
+pub(crate) type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
+
+/// A label set of name-value pairs. Values must come from a bounded set: never run ids, never anything a client wrote.
+pub type Label = Vec<(&'static str, String)>;
+
+/// The metrics of one process. Cloning shares them.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<RwLock<Registry>>,
+}
+
+impl Metrics {
+    /// A registry with the figures of the process itself (memory, CPU, open files) under their usual names.
+    pub fn new() -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(ProcessCollector::new()));
+        Self {
+            registry: Arc::new(RwLock::new(registry)),
+        }
+    }
+
+    /// A counter; `_total` is added to its name.
+    pub fn counter(&self, name: &str, help: &str) -> Counter {
+        let metric = Counter::default();
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// A gauge of integers.
+    pub fn gauge(&self, name: &str, help: &str) -> Gauge {
+        let metric = Gauge::default();
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// A gauge of fractions.
+    pub fn float_gauge(&self, name: &str, help: &str) -> Gauge<f64, std::sync::atomic::AtomicU64> {
+        let metric = FloatGauge::default();
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// A histogram with these upper bounds.
+    pub fn histogram(&self, name: &str, help: &str, bounds: &[f64]) -> Histogram {
+        let metric = Histogram::new(bounds.iter().copied());
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// Counters told apart by labels.
+    pub fn counters(&self, name: &str, help: &str) -> Family<Label, Counter> {
+        let metric = Family::default();
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// Gauges told apart by labels.
+    pub fn gauges(&self, name: &str, help: &str) -> Family<Label, Gauge> {
+        let metric = Family::default();
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// Histograms told apart by labels, with these upper bounds.
+    pub fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        bounds: &'static [f64],
+    ) -> Family<Label, Histogram, impl Fn() -> Histogram + Clone + Send + Sync + 'static> {
+        let metric = Family::new_with_constructor(move || Histogram::new(bounds.iter().copied()));
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// Registers anything else.
+    pub fn with<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
+        // A panic while registering leaves the list of metrics whole: it is only ever pushed to.
+        register(
+            &mut self
+                .registry
+                .write()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// In Prometheus' text format, version 0.0.4.
+    pub fn prometheus_text(&self) -> String {
+        let mut out = String::new();
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        prometheus_text::encode(&mut out, &registry).expect("a String takes any text");
+        out
+    }
+
+    /// In the `OpenMetrics` text format, version 1.0.0.
+    pub fn open_metrics_text(&self) -> String {
+        let mut out = String::new();
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        text::encode(&mut out, &registry).expect("a String takes any text");
+        out
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_show_what_was_counted() {
+        let metrics = Metrics::new();
+        metrics.counter("weir_things", "Things seen").inc_by(3);
+        metrics
+            .float_gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use")
+            .set(0.25);
+        let runs = metrics.counters("weir_runs", "Runs by how they ended");
+        runs.get_or_create(&vec![("status", "completed".to_owned())])
+            .inc();
+        metrics
+            .histogram("weir_wait_seconds", "Wait", &[0.1, 1.0])
+            .observe(0.5);
+
+        for shown in [metrics.prometheus_text(), metrics.open_metrics_text()] {
+            for want in [
+                "weir_things_total 3\n",
+                "vllm:kv_cache_usage_perc 0.25\n",
+                "weir_runs_total{status=\"completed\"} 1\n",
+                "weir_wait_seconds_bucket{le=\"0.1\"} 0\n",
+                "process_resident_memory_bytes ",
+                "process_open_fds ",
+            ] {
+                assert!(shown.contains(want), "no {want:?} in\n{shown}");
+            }
+        }
+    }
+}
