@@ -1,1 +1,71 @@
-//! Tests on real processes.
+//! Real processes under test: a directory of manifests and models ([`Site`]), a running `weir up` ([`Weir`]) and a client that
+//! remembers nothing ([`Client`]).
+//!
+//! It must not link any crate of Weir: what is tested is what people run.
+
+mod client;
+mod model;
+mod site;
+mod weir;
+
+pub use client::{Client, Event, EventStream, Reply};
+pub use model::{RandomModel, write_random_model};
+pub use rustix::process::Signal;
+pub use site::{Site, Tenant};
+pub use weir::{Weir, repository, send, weir_command};
+
+/// Waits until `check` answers, or fails with `what` after `seconds`.
+///
+/// # Errors
+/// The time is over.
+pub fn wait_for<T>(
+    what: &str,
+    seconds: u64,
+    mut check: impl FnMut() -> Option<T>,
+) -> anyhow::Result<T> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    loop {
+        if let Some(found) = check() {
+            return Ok(found);
+        }
+        anyhow::ensure!(
+            std::time::Instant::now() < deadline,
+            "waited {seconds} s in vain for {what}"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// A seeded source of numbers (SplitMix64), so that a failing test can be repeated.
+#[derive(Debug)]
+pub struct Seeded(pub u64);
+
+impl Seeded {
+    /// From the environment variable `WEIR_SEED`, else from the clock; printed, so that a failure names it.
+    pub fn announced(test: &str) -> Self {
+        let seed = std::env::var("WEIR_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| {
+                std::time::SystemTime::UNIX_EPOCH
+                    .elapsed()
+                    .map_or(1, |time| time.as_nanos() as u64)
+            });
+        eprintln!("{test}: WEIR_SEED={seed}");
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

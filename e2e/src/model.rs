@@ -1,0 +1,128 @@
+//! Models with random weights in the layout people bring, for tests that need a certain shape rather than a good answer.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+use crate::Seeded;
+
+/// The shape of a random Llama. The tokenizer is the quickstart model's.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomModel {
+    /// Width.
+    pub hidden: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Attention heads; half as many KV heads.
+    pub heads: usize,
+    /// Width of the feed-forward part.
+    pub intermediate: usize,
+    /// Longest sequence.
+    pub context: usize,
+    /// Of the weights.
+    pub seed: u64,
+}
+
+impl Default for RandomModel {
+    fn default() -> Self {
+        Self {
+            hidden: 64,
+            layers: 2,
+            heads: 4,
+            intermediate: 128,
+            context: 2048,
+            seed: 1,
+        }
+    }
+}
+
+/// Writes the model into `dir` (made if missing), tokenizer files copied from `tokenizer_of`.
+///
+/// # Errors
+/// Files cannot be read or written.
+pub fn write_random_model(dir: &Path, tokenizer_of: &Path, shape: RandomModel) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    for name in [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+    ] {
+        fs::copy(tokenizer_of.join(name), dir.join(name))
+            .with_context(|| format!("copying {name}"))?;
+    }
+    let base: Value = serde_json::from_slice(&fs::read(tokenizer_of.join("config.json"))?)?;
+    let vocab = base["vocab_size"].as_u64().context("vocab_size")? as usize;
+    let kv_heads = shape.heads / 2;
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": shape.intermediate,
+        "max_position_embeddings": shape.context,
+        "vocab_size": vocab,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": true,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": base["bos_token_id"],
+        "eos_token_id": base["eos_token_id"],
+    });
+    fs::write(dir.join("config.json"), serde_json::to_vec_pretty(&config)?)?;
+    fs::write(
+        dir.join("model.safetensors"),
+        safetensors(&tensors(vocab, kv_heads, shape), shape.seed)?,
+    )?;
+    Ok(())
+}
+
+fn tensors(vocab: usize, kv_heads: usize, shape: RandomModel) -> Vec<(String, Vec<usize>)> {
+    let (hidden, kv) = (shape.hidden, shape.hidden / shape.heads * kv_heads);
+    let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![vocab, hidden])];
+    for layer in 0..shape.layers {
+        for (name, dims) in [
+            ("input_layernorm", vec![hidden]),
+            ("self_attn.q_proj", vec![hidden, hidden]),
+            ("self_attn.k_proj", vec![kv, hidden]),
+            ("self_attn.v_proj", vec![kv, hidden]),
+            ("self_attn.o_proj", vec![hidden, hidden]),
+            ("post_attention_layernorm", vec![hidden]),
+            ("mlp.gate_proj", vec![shape.intermediate, hidden]),
+            ("mlp.up_proj", vec![shape.intermediate, hidden]),
+            ("mlp.down_proj", vec![hidden, shape.intermediate]),
+        ] {
+            tensors.push((format!("model.layers.{layer}.{name}.weight"), dims));
+        }
+    }
+    tensors.push(("model.norm.weight".to_owned(), vec![hidden]));
+    tensors
+}
+
+fn safetensors(tensors: &[(String, Vec<usize>)], seed: u64) -> Result<Vec<u8>> {
+    let mut random = Seeded(seed);
+    let (mut header, mut data) = (Map::new(), Vec::new());
+    for (name, dims) in tensors {
+        let begin = data.len();
+        // Norm weights are one, so that a random model's activations stay in range.
+        let is_norm = dims.len() == 1;
+        for _ in 0..dims.iter().product::<usize>() {
+            let uniform = (random.next() >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
+            let value = if is_norm { 1.0 } else { uniform * 0.4 };
+            data.extend_from_slice(&half::bf16::from_f32(value).to_le_bytes());
+        }
+        header.insert(
+            name.clone(),
+            json!({"dtype": "BF16", "shape": dims, "data_offsets": [begin, data.len()]}),
+        );
+    }
+    let header = serde_json::to_vec(&Value::Object(header))?;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.extend(data);
+    Ok(file)
+}

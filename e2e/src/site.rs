@@ -1,0 +1,213 @@
+//! A directory of manifests and models, made for one test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{RandomModel, Weir, repository, weir_command, write_random_model};
+
+/// A tenant with one key, named after itself: `NAME-dev-key`.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Its name.
+    pub name: &'static str,
+    /// Merged over the spec of its `TenantQuota`.
+    pub spec: Value,
+}
+
+impl Tenant {
+    /// A tenant whom nothing limits but the model.
+    pub fn unlimited(name: &'static str) -> Self {
+        Self {
+            name,
+            spec: json!({}),
+        }
+    }
+
+    /// Its API key.
+    pub fn key(&self) -> String {
+        format!("{}-dev-key", self.name)
+    }
+}
+
+/// Manifests in `manifests/`, models in `models/`, state in `data/`.
+pub struct Site {
+    dir: TempDir,
+}
+
+impl Site {
+    /// A site with one signed random model (`random`, version 1), one pool and these tenants.
+    ///
+    /// # Errors
+    /// Files cannot be written, or `weir` does not sign.
+    pub fn random(shape: RandomModel, tenants: &[Tenant]) -> Result<Self> {
+        let site = Self {
+            dir: tempfile::tempdir()?,
+        };
+        fs::create_dir_all(site.manifests())?;
+        site.keygen()?;
+        site.write("pool.yaml", &json!({
+            "apiVersion": "weir.dev/v1alpha1", "kind": "GpuPool", "metadata": {"name": "small"},
+            "spec": {
+                "accelerator": {"type": "cpu"}, "replicas": {"min": 1, "max": 1}, "sharing": "Dedicated",
+                "engine": {"maxBatchTokens": 512, "maxRunning": 32, "kvMemory": "64Mi", "blockTokens": 16},
+                "queue": {"maxDepth": 256, "maxWait": "60s"},
+            },
+        }))?;
+        for tenant in tenants {
+            site.write_tenant(tenant)?;
+        }
+        site.add_model("random", 1, shape, "Production")?;
+        Ok(site)
+    }
+
+    /// Where the YAML files are.
+    pub fn manifests(&self) -> PathBuf {
+        self.dir.path().join("manifests")
+    }
+
+    /// Where `weir up` keeps its state.
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// Where a version's files are.
+    pub fn model_dir(&self, model: &str, version: u32) -> PathBuf {
+        self.dir.path().join(format!("models/{model}-v{version}"))
+    }
+
+    /// The test's own folder.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts `weir up` on it.
+    ///
+    /// # Errors
+    /// As for [`Weir::start`].
+    pub fn up(&self) -> Result<Weir> {
+        Weir::start(&self.manifests(), &self.data())
+    }
+
+    /// Writes one object as a manifest file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, file: &str, object: &Value) -> Result<()> {
+        fs::write(self.manifests().join(file), serde_yaml::to_string(object)?)?;
+        Ok(())
+    }
+
+    /// Writes a tenant's quota and the Secret with its key's hash.
+    ///
+    /// # Errors
+    /// The file cannot be written, or `weir key` fails.
+    pub fn write_tenant(&self, tenant: &Tenant) -> Result<()> {
+        let name = tenant.name;
+        let printed = run(weir_command().args(["key", "--json", "--key", &tenant.key()]))?;
+        let hash = serde_json::from_str::<Value>(&printed)?["hash"]
+            .as_str()
+            .context("hash")?
+            .to_owned();
+        let mut spec = json!({
+            "tenant": name,
+            "keys": [{"name": "dev", "secretRef": {"name": format!("{name}-keys"), "key": "dev"}}],
+            "priority": "interactive",
+            "models": [{"name": "random"}],
+            "trustScope": name,
+        });
+        for (field, value) in tenant.spec.as_object().context("spec is an object")? {
+            spec[field] = value.clone();
+        }
+        self.write(&format!("tenant-{name}.yaml"), &json!({
+            "apiVersion": "weir.dev/v1alpha1", "kind": "TenantQuota", "metadata": {"name": name}, "spec": spec,
+        }))?;
+        self.write(
+            &format!("secret-{name}.yaml"),
+            &json!({
+                "apiVersion": "v1", "kind": "Secret", "metadata": {"name": format!("{name}-keys")},
+                "stringData": {"dev": hash},
+            }),
+        )
+    }
+
+    /// Writes, signs and declares a random model version.
+    ///
+    /// # Errors
+    /// Files cannot be written, or `weir sign` fails.
+    pub fn add_model(
+        &self,
+        model: &str,
+        version: u32,
+        shape: RandomModel,
+        stage: &str,
+    ) -> Result<()> {
+        let dir = self.model_dir(model, version);
+        write_random_model(
+            &dir,
+            &repository().join("examples/models/tiny-chat-v1"),
+            shape,
+        )?;
+        self.declare(model, version, &dir, stage)
+    }
+
+    /// Signs the files in `dir` and writes their `ModelVersion`.
+    ///
+    /// # Errors
+    /// `weir sign` fails, or the manifest cannot be written.
+    pub fn declare(&self, model: &str, version: u32, dir: &Path, stage: &str) -> Result<()> {
+        let printed = run(weir_command()
+            .args([
+                "sign",
+                "--json",
+                "--model",
+                model,
+                "--version",
+                &version.to_string(),
+                "--key",
+            ])
+            .arg(self.dir.path().join("signer.key"))
+            .arg(dir))?;
+        let mut manifest = serde_json::from_str::<Value>(&printed)?["manifest"].clone();
+        ensure!(
+            manifest.is_object(),
+            "weir sign printed no manifest: {printed}"
+        );
+        manifest["artifact"] = json!({"uri": format!("file:{}", dir.display())});
+        self.write(&format!("model-{model}-v{version}.yaml"), &json!({
+            "apiVersion": "weir.dev/v1alpha1", "kind": "ModelVersion", "metadata": {"name": format!("{model}-v{version}")},
+            "spec": {
+                "model": model, "version": version, "manifest": manifest, "signature": {"file": "model.sig"},
+                "stage": stage, "pool": "small", "qualityTier": "standard",
+                "price": {"promptMicrosPerToken": 1, "cachedMicrosPerToken": 0, "outputMicrosPerToken": 4},
+            },
+        }))
+    }
+
+    fn keygen(&self) -> Result<()> {
+        let base = self.dir.path().join("signer");
+        run(weir_command().args(["keygen", "--out"]).arg(&base))?;
+        let public = fs::read_to_string(self.dir.path().join("signer.pub"))?;
+        let policy = json!({"keys": [{"id": "test", "publicKey": public, "models": ["*"]}]});
+        self.write(
+            "trust.yaml",
+            &json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "weir-trust"},
+                "data": {"policy.yaml": serde_yaml::to_string(&policy)?},
+            }),
+        )
+    }
+}
+
+fn run(command: &mut std::process::Command) -> Result<String> {
+    let output = command.output()?;
+    ensure!(
+        output.status.success(),
+        "{command:?} failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
