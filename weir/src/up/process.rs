@@ -147,6 +147,10 @@ impl Process {
     }
 }
 
+#[expect(
+    deprecated,
+    reason = "`AsyncFd::new` is unsound only for types that may change their descriptor, which `OwnedFd` cannot; its successor is unsafe"
+)]
 fn open_pidfd(raw: i32) -> io::Result<AsyncFd<rustix::fd::OwnedFd>> {
     let pid = Pid::from_raw(raw).ok_or(io::ErrorKind::NotFound)?;
     Ok(AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK)?)?)

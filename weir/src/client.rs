@@ -1,0 +1,142 @@
+//! A small HTTP client for the commands that talk to a gateway or an admin port.
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+
+/// An answer whose body has not been read yet.
+pub type Answer = Response<Incoming>;
+
+/// Sends one request on a connection of its own.
+///
+/// # Errors
+/// The address is no `http://` URL, nobody listens there, or the connection breaks.
+pub async fn send(
+    method: &str,
+    url: &str,
+    headers: &[(&str, String)],
+    body: Option<&Value>,
+) -> Result<Answer> {
+    let uri: Uri = url
+        .parse()
+        .with_context(|| format!("{url:?} is not a URL"))?;
+    if uri.scheme_str() != Some("http") {
+        bail!("{url:?} does not begin with http://; put a TLS proxy in front for https");
+    }
+    let authority = uri
+        .authority()
+        .with_context(|| format!("{url:?} names no host"))?
+        .clone();
+    let address = format!(
+        "{}:{}",
+        authority.host(),
+        authority.port_u16().unwrap_or(80)
+    );
+    let stream = tokio::net::TcpStream::connect(&address)
+        .await
+        .with_context(|| format!("cannot reach {address}; is `weir up` running?"))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", authority.as_str());
+    for (name, value) in headers {
+        request = request.header(*name, value);
+    }
+    let bytes = match body {
+        Some(body) => {
+            request = request.header("content-type", "application/json");
+            Bytes::from(body.to_string())
+        }
+        None => Bytes::new(),
+    };
+    sender
+        .send_request(request.body(Full::new(bytes))?)
+        .await
+        .context("the connection broke")
+}
+
+/// The whole body as JSON, or the server's own error as this one's text.
+///
+/// # Errors
+/// The body breaks off, is not JSON, or the status says that the call failed.
+pub async fn json(answer: Answer) -> Result<Value> {
+    let status = answer.status();
+    let bytes = answer
+        .into_body()
+        .collect()
+        .await
+        .context("the answer broke off")?
+        .to_bytes();
+    let body: Value = serde_json::from_slice(&bytes).with_context(|| {
+        format!(
+            "the answer ({status}) is not JSON: {}",
+            String::from_utf8_lossy(&bytes)
+        )
+    })?;
+    if !status.is_success() {
+        bail!(
+            "{}",
+            error_text(&body).unwrap_or_else(|| format!("{status}: {body}"))
+        );
+    }
+    Ok(body)
+}
+
+/// `code: message` of an error body.
+pub fn error_text(body: &Value) -> Option<String> {
+    let error = body.get("error")?;
+    Some(format!(
+        "{}: {}",
+        error["code"].as_str()?,
+        error["message"].as_str()?
+    ))
+}
+
+/// Reads server-sent events, `data` by `data`.
+pub struct Events {
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// Of an answer with status 200.
+    pub fn new(answer: Answer) -> Self {
+        Self {
+            body: answer.into_body(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The next event's `data`; `None` at the end.
+    ///
+    /// # Errors
+    /// The stream breaks off.
+    pub async fn next_data(&mut self) -> Result<Option<String>> {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                let text = String::from_utf8_lossy(&event);
+                if let Some(data) = text.lines().find_map(|line| line.strip_prefix("data: ")) {
+                    return Ok(Some(data.to_owned()));
+                }
+                continue;
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(frame) => {
+                    if let Ok(data) = frame.context("the stream broke off")?.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}

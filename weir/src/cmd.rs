@@ -1,0 +1,3 @@
+//! The subcommands of `weir`, one module each.
+
+pub mod chat;
