@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RunId, Sequence};
+use crate::{RunId, RunStatus, Sequence};
 
 /// How a completed run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,8 +79,8 @@ pub enum EventKind {
     },
     /// The model ended or reached the ceiling.
     Completed {
-        /// Always `completed`.
-        status: String,
+        /// Always [`RunStatus::Completed`].
+        status: RunStatus,
         /// Why.
         finish_reason: FinishReason,
         /// What it consumed.
@@ -88,13 +88,35 @@ pub enum EventKind {
     },
     /// Ended short of completion: `cancelled`, `interrupted`, `failed` or `expired`, as `status` says.
     Ended {
-        /// The terminal status.
-        status: String,
+        /// A terminal status, not [`RunStatus::Completed`].
+        status: RunStatus,
         /// Why, for people.
         reason: String,
         /// What it consumed until then.
         usage: Usage,
     },
+}
+
+impl EventKind {
+    /// The SSE `event`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Accepted { .. } => "accepted",
+            Self::Started { .. } => "started",
+            Self::Delta { .. } => "delta",
+            Self::Completed { .. } => RunStatus::Completed.as_str(),
+            Self::Ended { status, .. } => status.as_str(),
+        }
+    }
+
+    /// The end of a run that the model finished.
+    pub fn completed(finish_reason: FinishReason, usage: Usage) -> Self {
+        Self::Completed {
+            status: RunStatus::Completed,
+            finish_reason,
+            usage,
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -103,10 +125,72 @@ fn is_zero(choice: &u32) -> bool {
 }
 
 /// A numbered event.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// From 1, without gaps.
     pub sequence: Sequence,
     /// What happened.
+    #[serde(flatten)]
     pub kind: EventKind,
 }
+
+/// Stored bytes are not an event.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeEventError {
+    /// Not JSON of any kind of event.
+    #[error("cannot read an event of kind {kind:?}")]
+    Json {
+        /// The kind it was stored with.
+        kind: String,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The JSON is of another kind than it was stored with.
+    #[error("an event stored as {stored:?} reads as {found:?}")]
+    Kind {
+        /// The kind it was stored with.
+        stored: String,
+        /// What the fields say.
+        found: &'static str,
+    },
+}
+
+impl Event {
+    /// The SSE `data`: one line of JSON, `sequence` first.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("an event has string keys and no failing field")
+    }
+
+    /// The event whose SSE `event` and `data` these are.
+    ///
+    /// # Errors
+    /// When the two do not make an event.
+    pub fn decode(kind: &str, data: &[u8]) -> Result<Self, DecodeEventError> {
+        let event: Self =
+            serde_json::from_slice(data).map_err(|source| DecodeEventError::Json {
+                kind: kind.to_owned(),
+                source,
+            })?;
+        let found = event.kind.name();
+        if found == kind {
+            Ok(event)
+        } else {
+            Err(DecodeEventError::Kind {
+                stored: kind.to_owned(),
+                found,
+            })
+        }
+    }
+}
+
+/// The name of an event as it is kept in memory, `None` if there is no such kind.
+pub fn event_name(text: &str) -> Option<&'static str> {
+    ["accepted", "started", "delta"]
+        .into_iter()
+        .chain(RunStatus::TERMINAL.map(RunStatus::as_str))
+        .find(|name| *name == text)
+}
+
+#[cfg(test)]
+mod tests;

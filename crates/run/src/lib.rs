@@ -1,12 +1,20 @@
 //! The pure life cycle of a run: identity, epochs, events.
 //!
 //! It must not see a clock, a socket, a file, a thread or randomness: ids and times come from the caller. Read [`Run`] first, then
-//! [`Event`].
+//! [`Event`], then [`next`]: the table of what may follow what.
 
 mod event;
 mod id;
+mod life;
+mod payload;
+mod replay;
 mod run;
 
-pub use event::{Event, EventKind, FinishReason, TokenLogprob, Usage};
+pub use event::{
+    DecodeEventError, Event, EventKind, FinishReason, TokenLogprob, Usage, event_name,
+};
 pub use id::{Epoch, ParseRunIdError, RunId, Sequence};
+pub use life::{Extension, Illegal, NotExtended, Progress, Step, Terminal, next};
+pub use payload::payload_hash;
+pub use replay::Replay;
 pub use run::{Decision, DecisionReason, Price, Run, RunStatus, WorkOrder};

@@ -29,6 +29,15 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
+    /// The statuses that nothing can follow.
+    pub const TERMINAL: [Self; 5] = [
+        Self::Completed,
+        Self::Cancelled,
+        Self::Interrupted,
+        Self::Failed,
+        Self::Expired,
+    ];
+
     /// Whether nothing can follow.
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Accepted | Self::Running | Self::Cancelling)
@@ -86,6 +95,27 @@ pub struct Price {
     pub cached_micros_per_token: u64,
     /// For output tokens.
     pub output_micros_per_token: u64,
+}
+
+impl Price {
+    /// What a usage costs; saturates rather than wraps.
+    pub fn cost(&self, prompt_tokens: u64, cached_tokens: u64, output_tokens: u64) -> u64 {
+        let cached = cached_tokens.min(prompt_tokens);
+        (prompt_tokens - cached)
+            .saturating_mul(self.prompt_micros_per_token)
+            .saturating_add(cached.saturating_mul(self.cached_micros_per_token))
+            .saturating_add(output_tokens.saturating_mul(self.output_micros_per_token))
+    }
+
+    /// The most that a run can cost, whatever share of its prompt is cached: what a run reserves.
+    pub fn worst_case(&self, prompt_tokens: u64, output_tokens: u64) -> u64 {
+        let per_prompt_token = self
+            .prompt_micros_per_token
+            .max(self.cached_micros_per_token);
+        prompt_tokens
+            .saturating_mul(per_prompt_token)
+            .saturating_add(output_tokens.saturating_mul(self.output_micros_per_token))
+    }
 }
 
 /// The durable row of a run. Times are milliseconds since the Unix epoch.

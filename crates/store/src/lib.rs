@@ -7,5 +7,6 @@ mod store;
 
 pub use store::{
     Admission, Admit, Append, Appended, Budget, BudgetWindow, EventRecord, ModelUsage, OpenRun,
-    RunCounts, Store, StoreError, StoreFuture, Terminal, UsageReport,
+    RunCounts, Store, StoreError, StoreFuture, UsageReport,
 };
+pub use weir_run::Terminal;

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use weir_budget::{Ask, Limits, Refusal};
-use weir_run::{Decision, Epoch, FinishReason, Run, RunId, RunStatus, Sequence, Usage, WorkOrder};
+use weir_run::{
+    Decision, Epoch, Illegal, Run, RunId, RunStatus, Sequence, Terminal, Usage, WorkOrder,
+};
 
 /// A future that a store returns. It may be dropped at any await: what was begun is either done whole or not at all.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -74,19 +76,6 @@ pub struct Append {
     pub now_ms: u64,
 }
 
-/// The end of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terminal {
-    /// A terminal status.
-    pub status: RunStatus,
-    /// For `Completed`.
-    pub finish_reason: Option<FinishReason>,
-    /// For the others.
-    pub error: Option<String>,
-    /// What is billed; equal to the tokens in the log.
-    pub usage: Usage,
-}
-
 /// What became of an [`Append`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Appended {
@@ -98,6 +87,8 @@ pub enum Appended {
     Terminal(RunStatus),
     /// No such run.
     Unknown,
+    /// The writer broke the contract of the run's log; nothing of this append was applied, the others of the batch were.
+    Refused(Illegal),
 }
 
 /// A run that is not terminal, with what is needed to carry it on.
@@ -275,8 +266,8 @@ pub enum StoreError {
         /// The bound that was reached.
         queued: usize,
     },
-    /// The caller broke the contract.
-    #[error("refused a write that breaks the run's log: {0}")]
+    /// The caller broke the contract; other calls are not touched.
+    #[error("refused a write that breaks the contract of the store: {0}")]
     Contract(String),
     /// The store was closed.
     #[error("the store is closed")]
