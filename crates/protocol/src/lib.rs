@@ -4,6 +4,7 @@
 //! then `proto/worker.proto`.
 
 pub mod error;
+pub mod frames;
 
 /// The gateway-worker protocol, generated from `proto/worker.proto`.
 #[allow(
