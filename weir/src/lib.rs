@@ -8,4 +8,5 @@
 
 pub mod client;
 pub mod cmd;
+pub mod columns;
 pub mod up;

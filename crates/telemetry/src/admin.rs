@@ -1,8 +1,10 @@
 //! `/healthz`, `/readyz` and `/metrics` on a port of their own.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +32,18 @@ pub struct Admin {
     pub readiness: Readiness,
     /// Behind `/metrics`.
     pub metrics: Metrics,
+    /// Further pages by path.
+    pub pages: BTreeMap<&'static str, Page>,
+}
+
+/// A page of JSON, made anew for each request.
+#[derive(Clone)]
+pub struct Page(pub Arc<dyn Fn() -> String + Send + Sync>);
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Page")
+    }
 }
 
 impl Admin {
@@ -40,11 +54,11 @@ impl Admin {
     /// # Errors
     /// The listener fails in a way that will not pass.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
-        let permits = std::sync::Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
+        let permits = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
         loop {
             let permit = tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
-                permit = std::sync::Arc::clone(&permits).acquire_owned() => permit,
+                permit = Arc::clone(&permits).acquire_owned() => permit,
             };
             let stream = tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
@@ -92,10 +106,18 @@ impl Admin {
             "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
             "/readyz" => self.answer_readiness(),
             "/metrics" => self.answer_metrics(request),
-            _ => text(
-                StatusCode::NOT_FOUND,
-                "try /healthz, /readyz or /metrics\n".to_owned(),
-            ),
+            path => match self.pages.get(path) {
+                Some(Page(make)) => {
+                    let mut response = text(StatusCode::OK, make());
+                    let json = HeaderValue::from_static("application/json");
+                    response.headers_mut().insert(CONTENT_TYPE, json);
+                    response
+                }
+                None => text(
+                    StatusCode::NOT_FOUND,
+                    "try /healthz, /readyz or /metrics\n".to_owned(),
+                ),
+            },
         }
     }
 
@@ -187,6 +209,7 @@ mod tests {
         let admin = Admin {
             readiness: Readiness::new(),
             metrics: Metrics::new(),
+            pages: BTreeMap::from([("/page", Page(Arc::new(|| "[]".to_owned())))]),
         };
         admin.readiness.set_not_ready("engine", "loading");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -215,6 +238,11 @@ mod tests {
                 path: "/metrics",
                 accept: open,
                 want: ["version=1.0.0", "# EOF"],
+            },
+            Case {
+                path: "/page",
+                accept: "*/*",
+                want: ["application/json", "[]"],
             },
             Case {
                 path: "/",
