@@ -9,7 +9,9 @@ pub mod frames;
 /// The gateway-worker protocol, generated from `proto/worker.proto`.
 #[allow(
     missing_docs,
+    clippy::all,
     clippy::pedantic,
+    clippy::allow_attributes_without_reason,
     unreachable_pub,
     reason = "generated code; the .proto file carries the documentation"
 )]

@@ -106,7 +106,7 @@ impl Metrics {
         out
     }
 
-    /// In the `OpenMetrics` text format, version 1.0.0.
+    /// In the OpenMetrics text format, version 1.0.0.
     pub fn open_metrics_text(&self) -> String {
         let mut out = String::new();
         let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
