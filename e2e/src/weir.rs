@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -47,7 +47,7 @@ pub fn weir_command() -> Command {
 /// A running `weir up`; killed when dropped.
 pub struct Weir {
     child: Child,
-    lines: Receiver<Value>,
+    lines: Mutex<Receiver<Value>>,
     /// Every line printed so far.
     pub printed: Vec<Value>,
     /// Where its state is.
@@ -109,7 +109,7 @@ impl Weir {
         });
         Ok(Self {
             child,
-            lines,
+            lines: Mutex::new(lines),
             printed: Vec::new(),
             data: data.to_owned(),
             listen: String::new(),
@@ -145,6 +145,8 @@ impl Weir {
         loop {
             match self
                 .lines
+                .get_mut()
+                .expect("no reader panics")
                 .recv_timeout(deadline.saturating_duration_since(Instant::now()))
             {
                 Ok(line) => {
