@@ -1,1 +1,57 @@
-//! The three Kubernetes kinds and the vocabulary they share; no client, no runtime.
+//! The three Kubernetes kinds and the vocabulary they share.
+//!
+//! It must not know a client, a runtime, a file or a clock: it says what an object may contain and what it means, not where it comes
+//! from. Read [`ModelVersion`], [`GpuPool`] and [`TenantQuota`] first, then [`parse`] (a manifest as a person wrote it becomes a kind,
+//! unknown fields refused) and [`Validate`] (a kind becomes a type whose fields are proven and whose silent fields have values).
+
+mod check;
+mod condition;
+mod crd;
+#[allow(
+    unreachable_pub,
+    reason = "the schema derive copies the public structs into functions"
+)]
+pub mod gpu_pool;
+mod labels;
+#[allow(
+    unreachable_pub,
+    reason = "the schema derive copies the public structs into functions"
+)]
+pub mod model_version;
+mod problem;
+mod references;
+#[allow(
+    unreachable_pub,
+    reason = "the schema derive copies the public structs into functions"
+)]
+pub mod tenant_quota;
+mod text;
+mod valid;
+
+pub use check::{Kind, check, check_update, parse};
+pub use condition::{CONDITION_READY, CONDITION_RECONCILING, CONDITION_STALLED, Condition, find};
+pub use crd::{crd_of, crds};
+pub use gpu_pool::{GpuPool, GpuPoolSpec, GpuPoolStatus};
+pub use labels::{
+    ANNOTATION_RECORD, ANNOTATION_REQUEST, LABEL_MODEL, LABEL_POOL, LABEL_TENANT, LABEL_VERSION,
+};
+pub use model_version::{ModelVersion, ModelVersionSpec, ModelVersionStatus};
+pub use problem::{FieldProblem, did_you_mean};
+pub use references::{Known, ReferenceProblem, dangling_references};
+pub use tenant_quota::{TenantQuota, TenantQuotaSpec, TenantQuotaStatus};
+pub use text::{DurationText, Percent, QuantityText, TextError};
+pub use valid::{
+    Accelerator, AutoscaleTargets, EngineLimits, Guardrails, ManifestFile, PromptClass, QueueBound,
+    QueueBounds, RateLimits, RolloutPlan, RolloutStep, RunLimits, ShadowPlan, SignatureSource,
+    TenantKey, TenantModel, TokenPrice, ValidGpuPool, ValidManifest, ValidModelVersion,
+    ValidTenantQuota, Validate, Window,
+};
+
+/// The API group of all kinds.
+pub const GROUP: &str = "weir.dev";
+/// The version of all kinds.
+pub const VERSION: &str = "v1alpha1";
+/// `apiVersion` as manifests write it.
+pub const API_VERSION: &str = "weir.dev/v1alpha1";
+/// The category that lists all kinds: `kubectl get weir`.
+pub const CATEGORY: &str = "weir";
