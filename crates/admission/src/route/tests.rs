@@ -9,7 +9,7 @@ fn worker(id: u64) -> WorkerView<'static> {
         max_batch_tokens: 512,
         waiting: 0,
         outstanding_prefill_tokens: 0,
-        free_kv_tokens: 100_000,
+        free_kv_tokens: 1_000_000,
         step_us: 10_000,
         last_progress_ms: 100_000,
         prefix_affinity_tokens: 0,
@@ -23,84 +23,85 @@ struct Case {
     want: Option<u64>,
 }
 
+const CASES: [Case; 11] = [
+    Case {
+        name: "equal workers: the lower id",
+        given: |_, _| {},
+        want: Some(1),
+    },
+    Case {
+        name: "more prefill outstanding is later",
+        given: |one, _| one.outstanding_prefill_tokens = 4_000,
+        want: Some(2),
+    },
+    Case {
+        name: "equal prefill, fewer runs",
+        given: |one, _| one.running = 3,
+        want: Some(2),
+    },
+    Case {
+        name: "no free seat is later than some prefill",
+        given: |one, two| {
+            (one.running, two.outstanding_prefill_tokens) = (8, 500);
+        },
+        want: Some(2),
+    },
+    Case {
+        name: "no free memory is later than some prefill",
+        given: |one, two| {
+            (one.free_kv_tokens, two.outstanding_prefill_tokens) = (0, 500);
+        },
+        want: Some(2),
+    },
+    Case {
+        name: "slower steps weigh",
+        given: |one, two| {
+            (one.step_us, two.step_us) = (40_000, 10_000);
+            two.outstanding_prefill_tokens = 512;
+        },
+        want: Some(2),
+    },
+    Case {
+        name: "a cached prefix beats a little less load",
+        given: |one, two| {
+            one.outstanding_prefill_tokens = 100;
+            two.outstanding_prefill_tokens = 500;
+            two.prefix_affinity_tokens = 960;
+        },
+        want: Some(2),
+    },
+    Case {
+        name: "a cached prefix does not beat a long queue",
+        given: |_, two| {
+            two.outstanding_prefill_tokens = 60_000;
+            two.prefix_affinity_tokens = 960;
+        },
+        want: Some(1),
+    },
+    Case {
+        name: "no progress: excluded however idle it looks",
+        given: |one, two| {
+            one.last_progress_ms = 94_999;
+            two.outstanding_prefill_tokens = 1_000_000;
+        },
+        want: Some(2),
+    },
+    Case {
+        name: "another version: excluded",
+        given: |one, _| one.digest = "sha256:b",
+        want: Some(2),
+    },
+    Case {
+        name: "nobody is left",
+        given: |one, two| {
+            (one.digest, two.last_progress_ms) = ("sha256:b", 0);
+        },
+        want: None,
+    },
+];
+
 #[test]
 fn runs_go_where_the_first_token_is_soonest() {
-    let cases = [
-        Case {
-            name: "equal workers: the lower id",
-            given: |_, _| {},
-            want: Some(1),
-        },
-        Case {
-            name: "more prefill outstanding is later",
-            given: |one, _| one.outstanding_prefill_tokens = 4_000,
-            want: Some(2),
-        },
-        Case {
-            name: "equal prefill, fewer runs",
-            given: |one, _| one.running = 3,
-            want: Some(2),
-        },
-        Case {
-            name: "no free seat is later than some prefill",
-            given: |one, two| {
-                (one.running, two.outstanding_prefill_tokens) = (8, 500);
-            },
-            want: Some(2),
-        },
-        Case {
-            name: "no free memory is later than some prefill",
-            given: |one, two| {
-                (one.free_kv_tokens, two.outstanding_prefill_tokens) = (0, 500);
-            },
-            want: Some(2),
-        },
-        Case {
-            name: "slower steps weigh",
-            given: |one, two| {
-                (one.step_us, two.step_us) = (40_000, 10_000);
-                two.outstanding_prefill_tokens = 512;
-            },
-            want: Some(2),
-        },
-        Case {
-            name: "a cached prefix beats a little less load",
-            given: |one, two| {
-                one.outstanding_prefill_tokens = 100;
-                two.outstanding_prefill_tokens = 500;
-                two.prefix_affinity_tokens = 960;
-            },
-            want: Some(2),
-        },
-        Case {
-            name: "a cached prefix does not beat a long queue",
-            given: |_, two| {
-                two.outstanding_prefill_tokens = 60_000;
-                two.prefix_affinity_tokens = 960;
-            },
-            want: Some(1),
-        },
-        Case {
-            name: "no progress: excluded however idle it looks",
-            given: |one, two| {
-                one.last_progress_ms = 94_999;
-                two.outstanding_prefill_tokens = 1_000_000;
-            },
-            want: Some(2),
-        },
-        Case {
-            name: "another version: excluded",
-            given: |one, _| one.digest = "sha256:b",
-            want: Some(2),
-        },
-        Case {
-            name: "nobody is left",
-            given: |one, two| {
-                (one.digest, two.last_progress_ms) = ("sha256:b", 0);
-            },
-            want: None,
-        },
-    ];
     let ask = Ask {
         digest: "sha256:a",
         prompt_tokens: 1_000,
@@ -108,7 +109,7 @@ fn runs_go_where_the_first_token_is_soonest() {
         now_ms: 100_000,
     };
     let mut failed = Vec::new();
-    for case in cases {
+    for case in CASES {
         let (mut one, mut two) = (worker(1), worker(2));
         (case.given)(&mut one, &mut two);
         for workers in [[one, two], [two, one]] {
