@@ -257,6 +257,9 @@ impl Run {
             self.error.clone_from(&terminal.error);
             self.cost_micros = Some(terminal.usage.cost_micros);
             self.finished_at_ms = Some(new.now_ms);
+            // Retention counts from the end: a run longer than its retention is still replayable when it ends.
+            let retention_ms = self.events_expire_at_ms.saturating_sub(self.created_at_ms);
+            self.events_expire_at_ms = new.now_ms.saturating_add(retention_ms);
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ impl RunStatus {
     }
 
     /// The word used in the contract.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
             Self::Running => "running",

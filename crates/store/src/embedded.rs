@@ -1,0 +1,225 @@
+//! The store of one machine: writes go to the writer's queue, reads go to memory where a run is live and to the engine where it is not.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use weir_budget::{Ask, Limits, Refusal};
+use weir_run::{Decision, Epoch, Run, RunId, Sequence};
+
+use crate::kv::Kv;
+use crate::reader;
+use crate::shared::Shared;
+use crate::writer::ops::{check_admission, check_kinds};
+use crate::writer::state::{ReadError, recover};
+use crate::writer::{Op, QUEUE, Reopen, Writer};
+use crate::{
+    Admission, Admit, Append, Appended, Budget, EventRecord, OpenRun, Store, StoreError,
+    StoreFuture, UsageReport,
+};
+
+pub(crate) struct Embedded {
+    shared: Arc<Shared>,
+    /// `None` once closed.
+    queue: Mutex<Option<mpsc::Sender<Op>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    /// Held by the writer too, which lets go of it last.
+    _lock: Arc<File>,
+}
+
+impl Embedded {
+    pub(crate) fn start(
+        folder: PathBuf,
+        identity: String,
+        kv: Arc<dyn Kv>,
+        lock: File,
+        reopen: Reopen,
+    ) -> Result<Self, ReadError> {
+        let state = recover(&*kv)?;
+        let shared = Arc::new(Shared::new(folder, identity, kv, &state));
+        let (queue, ops) = mpsc::channel(QUEUE);
+        let writer = Writer::new(shared.clone(), state, reopen);
+        let lock = Arc::new(lock);
+        let held = lock.clone();
+        let thread = std::thread::Builder::new()
+            .name("weir-store".into())
+            .spawn(move || {
+                writer.run(ops);
+                drop(held);
+            })
+            .map_err(|error| crate::kv::KvError::Io(error.to_string()))?;
+        Ok(Self {
+            shared,
+            queue: Mutex::new(Some(queue)),
+            writer: Mutex::new(Some(thread)),
+            _lock: lock,
+        })
+    }
+
+    fn sender(&self) -> Result<mpsc::Sender<Op>, StoreError> {
+        self.queue.lock().clone().ok_or(StoreError::Closed)
+    }
+
+    /// Queues a write, waiting for a place, and waits for its answer.
+    fn write<'a, T: Send + 'static>(
+        &'a self,
+        op: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Op + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            let queue = self.sender()?;
+            queue
+                .send(op(answer))
+                .await
+                .map_err(|_| StoreError::Closed)?;
+            drop(queue);
+            answered.await.map_err(|_| StoreError::Closed)?
+        })
+    }
+
+    /// Reads off the async threads: the engine may have to go to the medium.
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let reading = tokio::task::spawn_blocking(move || read(&shared));
+            reading.await.map_err(|_| StoreError::Closed)?
+        })
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        // What was queued is carried out; the folder can be opened again when this returns.
+        self.queue.lock().take();
+        let writer = self.writer.lock().take();
+        if let Some(writer) = writer {
+            // A panic of the writer was reported when it happened.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Store for Embedded {
+    fn admit(&self, admission: Admission) -> StoreFuture<'_, Admit> {
+        Box::pin(async move {
+            check_admission(&admission).map_err(StoreError::Contract)?;
+            let (answer, answered) = oneshot::channel();
+            let op = Op::Admit(Box::new(admission), answer);
+            // New work is turned away at once when the writer cannot keep up; what is live waits instead.
+            self.sender()?.try_send(op).map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => StoreError::Busy { queued: QUEUE },
+                mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
+            })?;
+            answered.await.map_err(|_| StoreError::Closed)?
+        })
+    }
+
+    fn would_refuse(
+        &self,
+        tenant: &str,
+        ask: Ask,
+        limits: Limits,
+        now_ms: u64,
+    ) -> StoreFuture<'_, Option<Refusal>> {
+        let refusal = self.shared.account(tenant).check(&limits, &ask, now_ms);
+        Box::pin(async move { Ok(refusal.err()) })
+    }
+
+    fn append(&self, appends: Vec<Append>) -> StoreFuture<'_, Vec<Appended>> {
+        if let Err(why) = check_kinds(&appends) {
+            return Box::pin(async move { Err(StoreError::Contract(why)) });
+        }
+        self.write(move |answer| Op::Append(appends, answer))
+    }
+
+    fn cancel(&self, tenant: &str, run: RunId, _now_ms: u64) -> StoreFuture<'_, Option<Run>> {
+        let tenant = tenant.to_owned();
+        self.write(move |answer| Op::Cancel(tenant, run, answer))
+    }
+
+    fn take_over(&self, run: RunId) -> StoreFuture<'_, Option<Epoch>> {
+        self.write(move |answer| Op::TakeOver(run, answer))
+    }
+
+    fn route(&self, run: RunId, decision: Decision) -> StoreFuture<'_, ()> {
+        self.write(move |answer| Op::Route(run, decision, answer))
+    }
+
+    fn run(&self, tenant: &str, run: RunId) -> StoreFuture<'_, Option<Run>> {
+        if let Some(live) = self.shared.live(run) {
+            let own = (live.tenant == tenant).then_some(live);
+            return Box::pin(async move { Ok(own) });
+        }
+        let tenant = tenant.to_owned();
+        self.read(move |shared| reader::run(shared, &tenant, run))
+    }
+
+    fn run_by_key(&self, tenant: &str, request_key: &str) -> StoreFuture<'_, Option<Run>> {
+        let (tenant, request_key) = (tenant.to_owned(), request_key.to_owned());
+        self.read(move |shared| reader::run_by_key(shared, &tenant, &request_key))
+    }
+
+    fn events(
+        &self,
+        run: RunId,
+        after: Sequence,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<EventRecord>> {
+        self.read(move |shared| reader::events(shared, run, after, limit))
+    }
+
+    fn open_runs(&self) -> StoreFuture<'_, Vec<OpenRun>> {
+        self.read(reader::open_runs)
+    }
+
+    fn budget(&self, tenant: &str, periods_s: Vec<u64>, now_ms: u64) -> StoreFuture<'_, Budget> {
+        let budget = reader::budget(&self.shared.account(tenant), &periods_s, now_ms);
+        Box::pin(async move { Ok(budget) })
+    }
+
+    fn usage(
+        &self,
+        tenant: &str,
+        periods_s: Vec<u64>,
+        from_ms: u64,
+        to_ms: u64,
+        now_ms: u64,
+    ) -> StoreFuture<'_, UsageReport> {
+        let tenant = tenant.to_owned();
+        self.read(move |shared| reader::usage(shared, &tenant, &periods_s, from_ms..to_ms, now_ms))
+    }
+
+    fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize> {
+        self.write(move |answer| Op::Expire(now_ms, limit, answer))
+    }
+
+    fn identity(&self) -> String {
+        self.shared.identity.clone()
+    }
+
+    fn close(&self, within: Duration) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let Some(queue) = self.queue.lock().take() else {
+                return Ok(());
+            };
+            let closing = async {
+                let (answer, answered) = oneshot::channel();
+                queue
+                    .send(Op::Close(answer))
+                    .await
+                    .map_err(|_| StoreError::Closed)?;
+                answered.await.map_err(|_| StoreError::Closed)?
+            };
+            tokio::time::timeout(within, closing)
+                .await
+                .map_err(|_| StoreError::Busy { queued: 1 })?
+        })
+    }
+}

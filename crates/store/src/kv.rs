@@ -1,0 +1,80 @@
+//! What an engine has to offer: ordered keys, consistent views, and atomic commits that are durable when they return.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::Engine;
+
+mod redb_kv;
+mod sled_kv;
+
+/// New values by key; `None` removes. Sorted, so that an engine writes neighbours together.
+pub(crate) type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// A key and its value.
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+
+/// An ordered map on a medium.
+pub(crate) trait Kv: Send + Sync + 'static {
+    /// A consistent state that holds only what is durable. Short-lived: an engine may hold commits back while a view is open, so the
+    /// thread that commits must not keep one.
+    fn view(&self) -> Result<Box<dyn View + '_>, KvError>;
+
+    /// Applies the batch whole; durable on return. After an error the engine's state is unknown until it was opened again.
+    fn commit(&self, batch: &Batch) -> Result<(), KvError>;
+}
+
+/// One consistent state.
+pub(crate) trait View {
+    /// A value.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
+
+    /// Visits `[from, to)` in order until told to stop.
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError>;
+
+    /// The last pair of `[from, to)`.
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Pair>, KvError>;
+}
+
+/// Called with key and value.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
+/// Why an engine could not do its work.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum KvError {
+    /// No space left; nothing else is known to be wrong.
+    #[error("no space left on the device")]
+    Full,
+    /// Reading, writing or syncing failed.
+    #[error("{0}")]
+    Io(String),
+    /// The engine found its own file damaged.
+    #[error("the {engine} file is damaged: {cause}")]
+    Damaged {
+        /// Which engine.
+        engine: &'static str,
+        /// In its words.
+        cause: String,
+    },
+}
+
+impl KvError {
+    fn from_io(error: &std::io::Error) -> Self {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        if matches!(error.kind(), StorageFull | QuotaExceeded) {
+            Self::Full
+        } else {
+            Self::Io(error.to_string())
+        }
+    }
+}
+
+/// Opens or makes the engine's files in a folder that this process has locked.
+pub(crate) fn open(folder: &Path, engine: Engine) -> Result<Arc<dyn Kv>, KvError> {
+    Ok(match engine {
+        Engine::Redb => Arc::new(redb_kv::RedbKv::open(&folder.join("weir.redb"))?),
+        Engine::Sled => Arc::new(sled_kv::SledKv::open(&folder.join("sled"))?),
+    })
+}

@@ -1,0 +1,102 @@
+//! sled 0.34: a Bw-tree over a log.
+//!
+//! sled shows a batch to readers before it is synced. Reads here wait for the sync in progress instead, because nothing may be seen that a
+//! power cut could take back.
+
+use std::path::Path;
+
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use super::{Batch, Kv, KvError, Pair, View, Visit};
+
+/// As for redb.
+const CACHE_BYTES: u64 = 64 << 20;
+
+pub(crate) struct SledKv {
+    database: sled::Db,
+    /// Held for writing from the moment a batch becomes visible until it is durable.
+    visible: RwLock<()>,
+}
+
+impl SledKv {
+    pub(crate) fn open(path: &Path) -> Result<Self, KvError> {
+        let database = sled::Config::new()
+            .path(path)
+            .cache_capacity(CACHE_BYTES)
+            // Every commit syncs; a timer would only sync at other moments as well.
+            .flush_every_ms(None)
+            .mode(sled::Mode::HighThroughput)
+            .open()
+            .map_err(|error| any(&error))?;
+        Ok(Self {
+            database,
+            visible: RwLock::new(()),
+        })
+    }
+}
+
+impl Kv for SledKv {
+    fn view(&self) -> Result<Box<dyn View + '_>, KvError> {
+        Ok(Box::new(SledView {
+            database: &self.database,
+            _durable: self.visible.read(),
+        }))
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<(), KvError> {
+        let mut all = sled::Batch::default();
+        for (key, value) in batch {
+            match value {
+                Some(value) => all.insert(key.as_slice(), value.as_slice()),
+                None => all.remove(key.as_slice()),
+            }
+        }
+        let _hidden = self.visible.write();
+        self.database
+            .apply_batch(all)
+            .map_err(|error| any(&error))?;
+        self.database.flush().map_err(|error| any(&error))?;
+        Ok(())
+    }
+}
+
+struct SledView<'a> {
+    database: &'a sled::Db,
+    _durable: RwLockReadGuard<'a, ()>,
+}
+
+impl View for SledView<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        let value = self.database.get(key).map_err(|error| any(&error))?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
+        for pair in self.database.range(from..to) {
+            let (key, value) = pair.map_err(|error| any(&error))?;
+            if visit(&key, &value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Pair>, KvError> {
+        let Some(pair) = self.database.range(from..to).next_back() else {
+            return Ok(None);
+        };
+        let (key, value) = pair.map_err(|error| any(&error))?;
+        Ok(Some((key.to_vec(), value.to_vec())))
+    }
+}
+
+fn any(error: &sled::Error) -> KvError {
+    match error {
+        sled::Error::Io(error) => KvError::from_io(error),
+        sled::Error::Corruption { .. } => KvError::Damaged {
+            engine: "sled",
+            cause: error.to_string(),
+        },
+        other => KvError::Io(other.to_string()),
+    }
+}

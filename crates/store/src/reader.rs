@@ -1,0 +1,260 @@
+//! Reads: each from one consistent state of the engine, never through the writer.
+
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use weir_budget::{Account, Reservation, Window, window_start_ms};
+use weir_run::{Run, RunId, RunStatus, Sequence};
+
+use crate::kv::View;
+use crate::record::{self, BadRecord, chunk, key, ledger::Entry, unseal};
+use crate::shared::Shared;
+use crate::writer::ops::decode_id;
+use crate::writer::state::{ReadError, at, decode_account, pairs};
+use crate::{
+    Budget, BudgetWindow, EventRecord, ModelUsage, OpenRun, RunCounts, StoreError, UsageReport,
+};
+
+/// A run that is not live any more, or became so while we looked.
+pub(crate) fn run(shared: &Shared, tenant: &str, id: RunId) -> Result<Option<Run>, StoreError> {
+    shared.read(|view| stored_run(view, tenant, id))
+}
+
+fn stored_run(view: &dyn View, tenant: &str, id: RunId) -> Result<Option<Run>, ReadError> {
+    let key = key::run(tenant, id);
+    let Some(value) = view.get(&key)? else {
+        return Ok(None);
+    };
+    unseal(&key, &value)
+        .and_then(|payload| record::run::decode(tenant, id, payload))
+        .map(Some)
+        .map_err(at("the row of", id))
+}
+
+pub(crate) fn run_by_key(
+    shared: &Shared,
+    tenant: &str,
+    request_key: &str,
+) -> Result<Option<Run>, StoreError> {
+    let key = key::request_key(tenant, request_key);
+    let id = shared.read(|view| {
+        let value = view.get(&key)?;
+        value.map(|value| decode_id(&key, &value)).transpose()
+    })?;
+    let Some(id) = id else {
+        return Ok(None);
+    };
+    // A row of a live run lags behind its events.
+    match shared.live(id) {
+        Some(live) => Ok((live.tenant == tenant).then_some(live)),
+        None => run(shared, tenant, id),
+    }
+}
+
+pub(crate) fn events(
+    shared: &Shared,
+    run: RunId,
+    after: Sequence,
+    limit: usize,
+) -> Result<Vec<EventRecord>, StoreError> {
+    shared.read(|view| {
+        let (start, end) = key::chunks(run);
+        let next = key::chunk(run, Sequence(after.0.saturating_add(2)));
+        // The chunk that the first event wanted is in begins at or before it.
+        let from = match view.last(&start, &next)? {
+            Some((key, _)) => key,
+            None => start,
+        };
+        let mut events = vec![];
+        let mut bad = None;
+        view.scan(&from, &end, &mut |key, value| {
+            match decode_events(key, value, after) {
+                Ok(more) => events.extend(more),
+                Err(error) => bad = Some(error),
+            }
+            if events.len() >= limit || bad.is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        events.truncate(limit);
+        bad.map_or(Ok(events), |error| Err(at("the events of", run)(error)))
+    })
+}
+
+fn decode_events(key: &[u8], value: &[u8], after: Sequence) -> Result<Vec<EventRecord>, BadRecord> {
+    let first = key::first_sequence(key).ok_or(BadRecord::Value("sequence"))?;
+    chunk::events(first, unseal(key, value)?, after)
+}
+
+pub(crate) fn open_runs(shared: &Shared) -> Result<Vec<OpenRun>, StoreError> {
+    let mut runs: Vec<Run> = shared
+        .live_ids()
+        .into_iter()
+        .filter_map(|id| shared.live(id))
+        .collect();
+    runs.sort_by_key(|run| (run.created_at_ms, run.id));
+    shared.read(|view| {
+        let mut open = Vec::with_capacity(runs.len());
+        for run in runs {
+            let key = key::work(run.id);
+            // No work order: the run has ended since its row was copied.
+            if let Some(value) = view.get(&key)? {
+                let work = unseal(&key, &value)
+                    .and_then(record::run::decode_work)
+                    .map_err(at("the work order of", run.id))?;
+                open.push(OpenRun { run, work });
+            }
+        }
+        Ok(open)
+    })
+}
+
+pub(crate) fn budget(account: &Account, periods_s: &[u64], now_ms: u64) -> Budget {
+    let windows = periods_s.iter().map(|&period_s| {
+        let window = account.window(period_s, now_ms);
+        BudgetWindow {
+            period_s,
+            start_ms: window_start_ms(period_s, now_ms),
+            used_tokens: window.used_tokens,
+            reserved_tokens: window.reserved_tokens,
+            used_micros: window.used_micros,
+            reserved_micros: window.reserved_micros,
+        }
+    });
+    Budget {
+        windows: windows.collect(),
+        live_runs: account.live_runs(),
+    }
+}
+
+pub(crate) fn usage(
+    shared: &Shared,
+    tenant: &str,
+    periods_s: &[u64],
+    range: Range<u64>,
+    now_ms: u64,
+) -> Result<UsageReport, StoreError> {
+    shared.read(|view| {
+        let account = stored_account(view, tenant)?;
+        let mut sums = Sums::of(&account);
+        for (key, value) in pairs(view, key::open_of(tenant))? {
+            let reservation = unseal(&key, &value)
+                .and_then(record::run::decode_reservation)
+                .map_err(at("a reservation of", tenant))?;
+            sums.reserved(&reservation);
+        }
+        // As far back as the oldest window that is kept, or the range that was asked for.
+        let oldest = account.windows().map(|(_, start_ms, _)| start_ms).min();
+        let from_ms = range.start.min(oldest.unwrap_or(now_ms));
+        let mut by_model: BTreeMap<(String, u32), ModelUsage> = BTreeMap::new();
+        let (from, to) = (key::ledger_from(tenant, from_ms), key::ledger_end(tenant));
+        let mut bad = None;
+        view.scan(&from, &to, &mut |key, value| {
+            let entry = unseal(key, value).and_then(Entry::decode);
+            match (entry, key::ledger_moment(key)) {
+                (Ok(entry), Some(accepted_at_ms)) => {
+                    sums.used(&entry, accepted_at_ms);
+                    if range.contains(&accepted_at_ms) {
+                        add(&mut by_model, entry);
+                    }
+                    ControlFlow::Continue(())
+                }
+                (Ok(_), None) => ControlFlow::Continue(()),
+                (Err(error), _) => {
+                    bad = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(error) = bad {
+            return Err(at("the ledger of", tenant)(error));
+        }
+        Ok(UsageReport {
+            budget: budget(&account, periods_s, now_ms),
+            by_model: by_model.into_values().collect(),
+            consistent: sums.agree(&account),
+        })
+    })
+}
+
+fn stored_account(view: &dyn View, tenant: &str) -> Result<Arc<Account>, ReadError> {
+    let key = key::account(tenant);
+    match view.get(&key)? {
+        Some(value) => decode_account(tenant, &key, &value).map(Arc::new),
+        None => Ok(Arc::default()),
+    }
+}
+
+/// The account as the ledger and the live runs tell it.
+struct Sums {
+    windows: BTreeMap<(u64, u64), Window>,
+    live_runs: u64,
+}
+
+impl Sums {
+    fn of(account: &Account) -> Self {
+        let empty = |(period_s, start_ms, _)| ((period_s, start_ms), Window::default());
+        Self {
+            windows: account.windows().map(empty).collect(),
+            live_runs: 0,
+        }
+    }
+
+    fn at(&mut self, period_s: u64, at_ms: u64) -> Option<&mut Window> {
+        let key = (period_s, window_start_ms(period_s, at_ms));
+        self.windows.get_mut(&key)
+    }
+
+    fn reserved(&mut self, reservation: &Reservation) {
+        self.live_runs += 1;
+        for period_s in &reservation.periods_s {
+            if let Some(window) = self.at(*period_s, reservation.accepted_at_ms) {
+                window.reserved_tokens += reservation.tokens;
+                window.reserved_micros += reservation.micros;
+            }
+        }
+    }
+
+    fn used(&mut self, entry: &Entry, accepted_at_ms: u64) {
+        for period_s in &entry.periods_s {
+            if let Some(window) = self.at(*period_s, accepted_at_ms) {
+                window.used_tokens += entry.tokens();
+                window.used_micros += entry.usage.cost_micros;
+            }
+        }
+    }
+
+    fn agree(&self, account: &Account) -> bool {
+        self.live_runs == account.live_runs()
+            && account.windows().all(|(period_s, start_ms, window)| {
+                self.windows.get(&(period_s, start_ms)) == Some(&window)
+            })
+    }
+}
+
+fn add(by_model: &mut BTreeMap<(String, u32), ModelUsage>, entry: Entry) {
+    let of = by_model
+        .entry((entry.model.clone(), entry.version))
+        .or_insert_with(|| ModelUsage {
+            model: entry.model,
+            version: entry.version,
+            runs: RunCounts::default(),
+            usage: weir_run::Usage::default(),
+        });
+    let count = match entry.status {
+        RunStatus::Completed => &mut of.runs.completed,
+        RunStatus::Cancelled => &mut of.runs.cancelled,
+        RunStatus::Interrupted => &mut of.runs.interrupted,
+        RunStatus::Expired => &mut of.runs.expired,
+        // The ledger has terminal runs only.
+        _ => &mut of.runs.failed,
+    };
+    *count += 1;
+    of.usage.prompt_tokens += entry.usage.prompt_tokens;
+    of.usage.cached_tokens += entry.usage.cached_tokens;
+    of.usage.output_tokens += entry.usage.output_tokens;
+    of.usage.cost_micros += entry.usage.cost_micros;
+}

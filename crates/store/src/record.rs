@@ -1,0 +1,9 @@
+//! Stored records: keys, and the bytes under them. Format version 1 throughout; every value ends with a checksum over key and value.
+
+pub(crate) mod chunk;
+pub(crate) mod codec;
+pub(crate) mod key;
+pub(crate) mod ledger;
+pub(crate) mod run;
+
+pub(crate) use codec::{BadRecord, Decoder, Encoder, seal, unseal};

@@ -1,0 +1,194 @@
+//! Keys: a letter for the family, then big-endian numbers and length-prefixed names, so that ranges are prefixes.
+//!
+//! | family | key | value |
+//! |---|---|---|
+//! | `m` | name | format version, identity |
+//! | `a` | tenant | account |
+//! | `k` | tenant, request key | run id |
+//! | `i` | run id | tenant |
+//! | `r` | tenant, run id | run |
+//! | `o` | tenant, run id | reservation of a live run |
+//! | `w` | run id | work order of a live run |
+//! | `e` | run id, first sequence | a chunk of events and the run's progress after them |
+//! | `l` | tenant, accepted at, run id | ledger entry of a terminal run, never changed |
+//! | `x` | due at, run id | what retention drops next: events, then the row |
+
+use weir_run::{RunId, Sequence};
+
+pub(crate) type Key = Vec<u8>;
+
+/// Longest tenant name: keys carry its length in two bytes, and no name in Kubernetes is longer.
+pub(crate) const MAX_TENANT_BYTES: usize = 253;
+/// Longest request key.
+pub(crate) const MAX_REQUEST_KEY_BYTES: usize = 1024;
+
+/// The families, in the order of the table above.
+pub(crate) const OPEN: u8 = b'o';
+pub(crate) const ACCOUNT: u8 = b'a';
+
+pub(crate) fn meta(name: &str) -> Key {
+    let mut key = vec![b'm'];
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+pub(crate) fn account(tenant: &str) -> Key {
+    of_tenant(ACCOUNT, tenant)
+}
+
+pub(crate) fn request_key(tenant: &str, request_key: &str) -> Key {
+    let mut key = of_tenant(b'k', tenant);
+    key.extend_from_slice(request_key.as_bytes());
+    key
+}
+
+pub(crate) fn owner(run: RunId) -> Key {
+    of_run(b'i', run)
+}
+
+pub(crate) fn run(tenant: &str, run: RunId) -> Key {
+    of_tenant_run(b'r', tenant, run)
+}
+
+pub(crate) fn open(tenant: &str, run: RunId) -> Key {
+    of_tenant_run(OPEN, tenant, run)
+}
+
+pub(crate) fn work(run: RunId) -> Key {
+    of_run(b'w', run)
+}
+
+pub(crate) fn chunk(run: RunId, first: Sequence) -> Key {
+    let mut key = of_run(b'e', run);
+    key.extend_from_slice(&first.0.to_be_bytes());
+    key
+}
+
+/// All chunks of a run.
+pub(crate) fn chunks(run: RunId) -> (Key, Key) {
+    prefix(of_run(b'e', run))
+}
+
+pub(crate) fn ledger(tenant: &str, accepted_at_ms: u64, run: RunId) -> Key {
+    let mut key = ledger_from(tenant, accepted_at_ms);
+    key.extend_from_slice(&run.to_bytes());
+    key
+}
+
+/// Where a tenant's ledger entries accepted at or after a moment begin.
+pub(crate) fn ledger_from(tenant: &str, accepted_at_ms: u64) -> Key {
+    let mut key = of_tenant(b'l', tenant);
+    key.extend_from_slice(&accepted_at_ms.to_be_bytes());
+    key
+}
+
+/// When the run of a ledger entry was accepted.
+pub(crate) fn ledger_moment(key: &[u8]) -> Option<u64> {
+    let (head, _run) = key.split_last_chunk::<16>()?;
+    head.last_chunk::<8>().map(|at| u64::from_be_bytes(*at))
+}
+
+/// The end of a tenant's ledger.
+pub(crate) fn ledger_end(tenant: &str) -> Key {
+    prefix(of_tenant(b'l', tenant)).1
+}
+
+/// A tenant's live runs.
+pub(crate) fn open_of(tenant: &str) -> (Key, Key) {
+    prefix(of_tenant(OPEN, tenant))
+}
+
+/// A whole family.
+pub(crate) fn family(letter: u8) -> (Key, Key) {
+    prefix(vec![letter])
+}
+
+pub(crate) fn due(at_ms: u64, run: RunId) -> Key {
+    let mut key = due_from(at_ms);
+    key.extend_from_slice(&run.to_bytes());
+    key
+}
+
+pub(crate) fn due_from(at_ms: u64) -> Key {
+    let mut key = vec![b'x'];
+    key.extend_from_slice(&at_ms.to_be_bytes());
+    key
+}
+
+/// The run id that ends a key of any family that has one there.
+pub(crate) fn trailing_run(key: &[u8]) -> Option<RunId> {
+    key.last_chunk::<16>().map(|id| RunId::from_bytes(*id))
+}
+
+/// The tenant of a key of a family that begins with one.
+pub(crate) fn tenant(key: &[u8]) -> Option<&str> {
+    let (length, rest) = key.get(1..)?.split_first_chunk::<2>()?;
+    let name = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
+    std::str::from_utf8(name).ok()
+}
+
+/// The first sequence of a chunk's key.
+pub(crate) fn first_sequence(key: &[u8]) -> Option<Sequence> {
+    key.last_chunk::<8>()
+        .map(|first| Sequence(u64::from_be_bytes(*first)))
+}
+
+fn of_run(letter: u8, run: RunId) -> Key {
+    let mut key = Vec::with_capacity(25);
+    key.push(letter);
+    key.extend_from_slice(&run.to_bytes());
+    key
+}
+
+fn of_tenant(letter: u8, tenant: &str) -> Key {
+    let length = u16::try_from(tenant.len()).unwrap_or(u16::MAX);
+    let mut key = Vec::with_capacity(3 + tenant.len() + 24);
+    key.push(letter);
+    key.extend_from_slice(&length.to_be_bytes());
+    key.extend_from_slice(tenant.as_bytes());
+    key
+}
+
+fn of_tenant_run(letter: u8, tenant: &str, run: RunId) -> Key {
+    let mut key = of_tenant(letter, tenant);
+    key.extend_from_slice(&run.to_bytes());
+    key
+}
+
+/// Everything that begins with these bytes.
+fn prefix(from: Key) -> (Key, Key) {
+    let mut to = from.clone();
+    // No family letter is 0xff, so a byte that can grow is found.
+    while let Some(last) = to.pop() {
+        if let Some(next) = last.checked_add(1) {
+            to.push(next);
+            break;
+        }
+    }
+    (from, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_right_after_its_last_key() {
+        assert_eq!(prefix(vec![b'a', 1]), (vec![b'a', 1], vec![b'a', 2]));
+        assert_eq!(prefix(vec![b'a', 0xff]), (vec![b'a', 0xff], vec![b'b']));
+    }
+
+    #[test]
+    fn no_tenant_s_range_holds_a_key_of_another() {
+        let id = RunId::new(7, u128::MAX);
+        for (one, other) in [("a", "ab"), ("ab", "a"), ("a", "b"), ("", "a")] {
+            let (from, to) = open_of(one);
+            assert!((from..to).contains(&open(one, id)));
+            let (from, to) = open_of(one);
+            assert!(!(from..to).contains(&open(other, id)), "{one} {other}");
+        }
+        assert_eq!(tenant(&open("acme", id)), Some("acme"));
+        assert_eq!(trailing_run(&open("acme", id)), Some(id));
+        assert_ne!(request_key("ab", "c"), request_key("a", "bc"));
+    }
+}

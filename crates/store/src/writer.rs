@@ -1,0 +1,341 @@
+//! The one thread that writes. It takes whatever is queued, evaluates it in order in memory, commits once, and only then answers.
+//!
+//! After a failed commit nobody knows what the medium holds. If it was full, the files are opened again and memory is read back from them;
+//! after any other failure the writer refuses every write until the process starts again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use weir_run::{Decision, Epoch, Run, RunId};
+
+use crate::kv::{Kv, KvError};
+use crate::shared::Shared;
+use crate::{Admission, Admit, Append, Appended, StoreError};
+
+pub(crate) mod ops;
+mod retention;
+pub(crate) mod state;
+
+use ops::OpError;
+use state::{Changes, Group, ReadError, State, recover};
+
+/// Writes that wait. At some hundred bytes to a few kilobytes each this bounds the queue to tens of megabytes.
+pub(crate) const QUEUE: usize = 4096;
+/// Writes in one commit: enough for a step of every worker, few enough that the first is not kept waiting for the last.
+const GROUP_OPS: usize = 2048;
+/// Event bytes after which a group is closed.
+const GROUP_BYTES: usize = 8 << 20;
+/// Below this much free space nothing is written: an engine that runs out of space in mid-commit has to be opened again.
+const APPEND_RESERVE_BYTES: u64 = 4 << 20;
+/// Below this much no run is let in, so that the live ones can end.
+const ADMIT_RESERVE_BYTES: u64 = 16 << 20;
+/// How often a full store looks for space.
+const REOPEN_EVERY: Duration = Duration::from_millis(100);
+/// How long readers may hold the old files when they are opened again.
+const READERS_LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
+type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// A queued write and where its answer goes.
+pub(crate) enum Op {
+    Admit(Box<Admission>, Answer<Admit>),
+    Append(Vec<Append>, Answer<Vec<Appended>>),
+    Cancel(String, RunId, Answer<Option<Run>>),
+    TakeOver(RunId, Answer<Option<Epoch>>),
+    Route(RunId, Decision, Answer<()>),
+    Expire(u64, usize, Answer<usize>),
+    /// The last one that is carried out.
+    Close(Answer<()>),
+}
+
+/// Sends the answer, or the error that the whole group met.
+type Reply = Box<dyn FnOnce(Option<&StoreError>) + Send>;
+
+enum Health {
+    Sound,
+    /// The files are closed until there is space.
+    Full(Instant),
+    Poisoned(StoreError),
+}
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    state: State,
+    reopen: Reopen,
+    health: Health,
+}
+
+/// Opens the engine's files anew.
+pub(crate) type Reopen = Box<dyn Fn() -> Result<Arc<dyn Kv>, KvError> + Send>;
+
+impl Writer {
+    pub(crate) fn new(shared: Arc<Shared>, state: State, reopen: Reopen) -> Self {
+        Self {
+            shared,
+            state,
+            reopen,
+            health: Health::Sound,
+        }
+    }
+
+    /// Runs until the queue is closed or a close is asked for; lets go of the files then.
+    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Op>) {
+        let mut closing = None;
+        while closing.is_none()
+            && let Some(first) = queue.blocking_recv()
+        {
+            let group;
+            (group, closing) = gather(first, &mut queue);
+            self.carry_out(group);
+        }
+        queue.close();
+        let engine = self.shared.engine.write().take();
+        if let Some(engine) = engine {
+            wait_for_readers(engine);
+        }
+        if let Some(answer) = closing {
+            // Whoever asked may have given up.
+            let _ = answer.send(Ok(()));
+        }
+    }
+
+    fn carry_out(&mut self, ops: Vec<Op>) {
+        if ops.is_empty() {
+            return;
+        }
+        let free = free_bytes(&self.shared);
+        let engine = match self.usable(free) {
+            Ok(engine) => engine,
+            Err(error) => return ops.into_iter().for_each(|op| op.refuse(&error)),
+        };
+        let (replies, evaluated) = self.evaluate(&*engine, ops, free >= ADMIT_RESERVE_BYTES);
+        let fault = match evaluated {
+            Ok(changes) => self.commit(engine, &changes).err(),
+            Err(error) => {
+                self.read_back(&*engine);
+                Some(self.shared.unreadable(&error))
+            }
+        };
+        for reply in replies {
+            reply(fault.as_ref());
+        }
+    }
+
+    /// The engine, if it can take a write now.
+    fn usable(&mut self, free: u64) -> Result<Arc<dyn Kv>, StoreError> {
+        let full = self.shared.unwritable(&KvError::Full);
+        match &self.health {
+            Health::Poisoned(error) => return Err(error.clone()),
+            Health::Full(since) if since.elapsed() < REOPEN_EVERY => return Err(full),
+            Health::Full(_) | Health::Sound if free < APPEND_RESERVE_BYTES => return Err(full),
+            Health::Full(_) => self.open_again(),
+            Health::Sound => {}
+        }
+        let engine = self.shared.engine.read().clone();
+        engine.ok_or(full)
+    }
+
+    /// Evaluates the ops in order. On an error the state in memory is part of the way and has to be read back.
+    fn evaluate(
+        &mut self,
+        engine: &dyn Kv,
+        ops: Vec<Op>,
+        admitting: bool,
+    ) -> (Vec<Reply>, Result<Changes, ReadError>) {
+        let full = self.shared.unwritable(&KvError::Full);
+        let mut replies: Vec<Reply> = Vec::with_capacity(ops.len());
+        // The view must be gone before the commit: an engine may hold commits back while one is open.
+        let view = match engine.view() {
+            Ok(view) => view,
+            Err(error) => {
+                replies.extend(ops.into_iter().map(Op::unanswered));
+                return (replies, Err(error.into()));
+            }
+        };
+        let mut group = Group {
+            state: &mut self.state,
+            view: &*view,
+            changes: Changes::default(),
+        };
+        let mut fault = None;
+        for op in ops {
+            let (reply, error) = match op {
+                _ if fault.is_some() => (op.unanswered(), None),
+                Op::Admit(_, answer) if !admitting => (reply(answer, Err(full.clone())), None),
+                op => perform(&mut group, op),
+            };
+            replies.push(reply);
+            fault = fault.or(error);
+        }
+        let changes = group.finish();
+        (replies, fault.map_or(Ok(changes), Err))
+    }
+
+    /// Makes the changes durable, then shows them to readers.
+    fn commit(&mut self, engine: Arc<dyn Kv>, changes: &Changes) -> Result<(), StoreError> {
+        if changes.batch.is_empty() {
+            return Ok(());
+        }
+        let Err(error) = engine.commit(&changes.batch) else {
+            self.shared.publish(changes, &self.state);
+            return Ok(());
+        };
+        let answer = self.shared.unwritable(&error);
+        if matches!(error, KvError::Full) {
+            tracing::warn!(path = %self.shared.path.display(), "the store is out of disk space");
+            drop(engine);
+            self.health = Health::Full(Instant::now());
+            self.open_again();
+        } else {
+            self.poison(&answer);
+        }
+        Err(answer)
+    }
+
+    /// Closes the files and opens them again, to learn what they hold after a commit that ran out of space.
+    fn open_again(&mut self) {
+        let engine = self.shared.engine.write().take();
+        if let Some(engine) = engine {
+            wait_for_readers(engine);
+        }
+        match (self.reopen)() {
+            Ok(engine) => {
+                *self.shared.engine.write() = Some(engine.clone());
+                self.health = Health::Sound;
+                self.read_back(&*engine);
+            }
+            Err(KvError::Full) => self.health = Health::Full(Instant::now()),
+            Err(error) => {
+                let error = self.shared.unwritable(&error);
+                self.poison(&error);
+            }
+        }
+    }
+
+    /// Brings memory back to what the medium has.
+    fn read_back(&mut self, engine: &dyn Kv) {
+        match recover(engine) {
+            Ok(state) => {
+                self.state = state;
+                self.shared.publish_all(&self.state);
+            }
+            Err(error) => {
+                let error = self.shared.unreadable(&error);
+                self.poison(&error);
+            }
+        }
+    }
+
+    fn poison(&mut self, error: &StoreError) {
+        tracing::error!(%error, "the store refuses all writes until the process starts again");
+        self.health = Health::Poisoned(error.clone());
+    }
+}
+
+/// The first op and what else is queued, up to a bound; a close is the last that is taken.
+fn gather(first: Op, queue: &mut mpsc::Receiver<Op>) -> (Vec<Op>, Option<Answer<()>>) {
+    let mut group = vec![];
+    let mut bytes = 0;
+    let mut next = Some(first);
+    while let Some(op) = next {
+        if let Op::Close(answer) = op {
+            return (group, Some(answer));
+        }
+        bytes += op.bytes();
+        group.push(op);
+        let full = group.len() >= GROUP_OPS || bytes >= GROUP_BYTES;
+        next = if full { None } else { queue.try_recv().ok() };
+    }
+    (group, None)
+}
+
+/// Readers hold an engine for one read at most; its files are only closed when the last has left.
+fn wait_for_readers(engine: Arc<dyn Kv>) {
+    let deadline = Instant::now() + READERS_LEAVE_WITHIN;
+    while Arc::strong_count(&engine) > 1 && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+}
+
+/// Space that the store may still take; without an answer, enough.
+fn free_bytes(shared: &Shared) -> u64 {
+    rustix::fs::statvfs(&shared.path).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+}
+
+fn perform(group: &mut Group<'_>, op: Op) -> (Reply, Option<ReadError>) {
+    match op {
+        Op::Admit(admission, answer) => outcome(answer, group.admit(*admission)),
+        Op::Append(appends, answer) => {
+            let appended: Result<Vec<Appended>, OpError> = appends
+                .into_iter()
+                .map(|append| group.append(append))
+                .collect();
+            outcome(answer, appended)
+        }
+        Op::Cancel(tenant, run, answer) => outcome(answer, group.cancel(&tenant, run)),
+        Op::TakeOver(run, answer) => outcome(answer, Ok(group.take_over(run))),
+        Op::Route(run, decision, answer) => {
+            group.route(run, decision);
+            outcome(answer, Ok(()))
+        }
+        Op::Expire(now_ms, limit, answer) => outcome(answer, group.expire(now_ms, limit)),
+        Op::Close(answer) => outcome(answer, Ok(())),
+    }
+}
+
+fn outcome<T: Send + 'static>(
+    answer: Answer<T>,
+    result: Result<T, OpError>,
+) -> (Reply, Option<ReadError>) {
+    match result {
+        Ok(value) => (reply(answer, Ok(value)), None),
+        Err(OpError::Contract(why)) => (reply(answer, Err(StoreError::Contract(why))), None),
+        // The fault replaces this answer.
+        Err(OpError::Read(error)) => (reply(answer, Err(StoreError::Closed)), Some(error)),
+    }
+}
+
+fn reply<T: Send + 'static>(answer: Answer<T>, result: Result<T, StoreError>) -> Reply {
+    Box::new(move |fault| {
+        // Whoever asked may have gone; the write stands.
+        let _ = answer.send(match fault {
+            None => result,
+            Some(error) => Err(error.clone()),
+        });
+    })
+}
+
+impl Op {
+    /// Roughly what it adds to the commit.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Admit(admission, _) => {
+                admission.work.prompt.len() * 3 + admission.work.submit.len() + 1024
+            }
+            Self::Append(appends, _) => {
+                let events = appends.iter().flat_map(|append| &append.events);
+                events.map(|event| event.data.len() + 8).sum()
+            }
+            _ => 512,
+        }
+    }
+
+    fn refuse(self, error: &StoreError) {
+        self.unanswered()(Some(error));
+    }
+
+    /// A reply that can only be the group's error.
+    fn unanswered(self) -> Reply {
+        match self {
+            Self::Admit(_, answer) => reply(answer, Err(StoreError::Closed)),
+            Self::Append(_, answer) => reply(answer, Err(StoreError::Closed)),
+            Self::Cancel(_, _, answer) => reply(answer, Err(StoreError::Closed)),
+            Self::TakeOver(_, answer) => reply(answer, Err(StoreError::Closed)),
+            Self::Route(_, _, answer) | Self::Close(answer) => {
+                reply(answer, Err(StoreError::Closed))
+            }
+            Self::Expire(_, _, answer) => reply(answer, Err(StoreError::Closed)),
+        }
+    }
+}

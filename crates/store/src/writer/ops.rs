@@ -1,0 +1,310 @@
+//! What each write does to a group. Everything that can fail comes before the first change.
+
+use std::sync::Arc;
+
+use weir_budget::{Consumed, Reservation, SettleError};
+use weir_run::{Decision, Epoch, Extension, NotExtended, Run, RunId, Terminal};
+
+use super::state::{Group, Live, ReadError, at, missing};
+use crate::record::{self, BadRecord, chunk, key, ledger, unseal};
+use crate::{Admission, Admit, Append, Appended};
+
+/// Why a write was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpError {
+    /// Something could not be read: the whole group fails.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The caller is wrong, the store is not.
+    #[error("{0}")]
+    Contract(String),
+}
+
+impl Group<'_> {
+    pub(crate) fn admit(&mut self, admission: Admission) -> Result<Admit, OpError> {
+        let Admission {
+            run,
+            work,
+            ask,
+            limits,
+            accepted,
+            now_ms,
+        } = admission;
+        if let Some(known) = self.known(&run)? {
+            return Ok(known);
+        }
+        let replaced = match run.replaces {
+            None => None,
+            Some(old) => match self.replaceable(&run.tenant, old)? {
+                Ok(old) => Some(old),
+                Err(why) => return Ok(Admit::BadReplaces(why)),
+            },
+        };
+        if self.state.live.contains_key(&run.id) || self.any_run(run.id)?.is_some() {
+            return Err(OpError::Contract(format!("run {} exists", run.id)));
+        }
+        let account = self.state.accounts.entry(run.tenant.clone()).or_default();
+        let reservation = match account.reserve(&limits, &ask, now_ms) {
+            Ok(reservation) => reservation,
+            Err(refusal) => return Ok(Admit::Refused(refusal)),
+        };
+        if let Some(mut old) = replaced {
+            old.replaced_by = Some(run.id);
+            self.changes.put_run(&old);
+        }
+        self.changes.events.insert(run.id, vec![accepted]);
+        self.changes.put_work(run.id, &work);
+        self.insert(run, reservation);
+        Ok(Admit::Admitted)
+    }
+
+    /// The run that has the request key already.
+    fn known(&self, run: &Run) -> Result<Option<Admit>, OpError> {
+        let Some(request_key) = &run.request_key else {
+            return Ok(None);
+        };
+        let key = key::request_key(&run.tenant, request_key);
+        let Some(value) = self.get(&key)? else {
+            return Ok(None);
+        };
+        let id = decode_id(&key, &value)?;
+        let known = self
+            .run(&run.tenant, id)?
+            .ok_or_else(|| missing("the row of", id))?;
+        Ok(Some(if known.payload_hash == run.payload_hash {
+            Admit::Replayed(Box::new(known))
+        } else {
+            Admit::Conflict(id)
+        }))
+    }
+
+    /// The run, if another may replace it, else why not.
+    fn replaceable(&self, tenant: &str, old: RunId) -> Result<Result<Run, String>, OpError> {
+        let Some(run) = self.run(tenant, old)? else {
+            return Ok(Err(format!("run {old} is unknown")));
+        };
+        Ok(match run.replaced_by {
+            Some(other) => Err(format!("run {old} is replaced by {other} already")),
+            None if !run.status.is_terminal() => Err(format!(
+                "run {old} is {}: only a run that has ended can be replaced",
+                run.status.as_str()
+            )),
+            None => Ok(run),
+        })
+    }
+
+    fn insert(&mut self, run: Run, reservation: Reservation) {
+        let changes = &mut self.changes;
+        changes.put(key::owner(run.id), run.tenant.clone().into_bytes());
+        changes.put(
+            key::open(&run.tenant, run.id),
+            record::run::encode_reservation(&reservation),
+        );
+        if let Some(request_key) = &run.request_key {
+            let id = run.id.to_bytes().to_vec();
+            changes.put(key::request_key(&run.tenant, request_key), id);
+        }
+        changes.accounts.insert(run.tenant.clone());
+        changes.rows.insert(run.id);
+        changes.touched.insert(run.id);
+        let row = Arc::new(run.clone());
+        let live = Live {
+            run,
+            reservation,
+            row,
+        };
+        self.state.live.insert(live.run.id, live);
+    }
+
+    pub(crate) fn append(&mut self, append: Append) -> Result<Appended, OpError> {
+        let id = append.run;
+        let Some(live) = self.state.live.get_mut(&id) else {
+            return Ok(match self.any_run(id)? {
+                None => Appended::Unknown,
+                Some(run) => Appended::Terminal(run.status),
+            });
+        };
+        let new = Extension {
+            epoch: append.epoch,
+            output_tokens: append.output_tokens,
+            output_index: append.output_index,
+            started: append
+                .started
+                .as_ref()
+                .map(|(cached, worker)| (*cached, worker.as_str())),
+            terminal: append.terminal.as_ref(),
+            now_ms: append.now_ms,
+        };
+        let kinds = append
+            .events
+            .iter()
+            .map(|event| (event.sequence, event.kind));
+        match live.run.extend(&new, kinds) {
+            Ok(()) => {}
+            Err(NotExtended::Fenced(epoch)) => return Ok(Appended::Fenced(epoch)),
+            Err(NotExtended::Terminal(status)) => return Ok(Appended::Terminal(status)),
+            Err(NotExtended::Illegal(illegal)) => return Ok(Appended::Refused(illegal)),
+        }
+        let status = live.run.status;
+        self.changes
+            .events
+            .entry(id)
+            .or_default()
+            .extend(append.events);
+        self.changes.touched.insert(id);
+        if append.started.is_some() {
+            self.changes.rows.insert(id);
+        }
+        if let Some(terminal) = append.terminal {
+            self.end(id, &terminal)?;
+        }
+        Ok(Appended::Done(status))
+    }
+
+    /// Settles a run that has just ended and lets go of what only live runs need.
+    fn end(&mut self, id: RunId, terminal: &Terminal) -> Result<(), OpError> {
+        let Live {
+            run, reservation, ..
+        } = self
+            .state
+            .live
+            .remove(&id)
+            .ok_or_else(|| missing("the live run", id))?;
+        let entry = ledger::Entry {
+            model: run.model.clone(),
+            version: run.model_version,
+            status: terminal.status,
+            usage: terminal.usage,
+            periods_s: reservation.periods_s.clone(),
+        };
+        let consumed = Consumed {
+            tokens: entry.tokens(),
+            micros: entry.usage.cost_micros,
+        };
+        let accepted_at_ms = reservation.accepted_at_ms;
+        let account = self.state.accounts.entry(run.tenant.clone()).or_default();
+        account
+            .settle(reservation, consumed)
+            .map_err(|error| unsettled(id, &error))?;
+        let changes = &mut self.changes;
+        changes.accounts.insert(run.tenant.clone());
+        changes.put_chunk(&run);
+        changes.put_run(&run);
+        changes.rows.remove(&id);
+        changes.put(key::ledger(&run.tenant, accepted_at_ms, id), entry.encode());
+        changes.remove(key::open(&run.tenant, id));
+        changes.remove(key::work(id));
+        super::retention::schedule_events(changes, &run);
+        Ok(())
+    }
+
+    /// The run as it is afterwards; `None` when this tenant has no such run.
+    pub(crate) fn cancel(&mut self, tenant: &str, id: RunId) -> Result<Option<Run>, OpError> {
+        let Some(live) = self.state.live.get_mut(&id) else {
+            return Ok(self.run(tenant, id)?);
+        };
+        if live.run.tenant != tenant {
+            return Ok(None);
+        }
+        if live.run.cancel() {
+            self.changes.rows.insert(id);
+            self.changes.touched.insert(id);
+        }
+        Ok(Some(live.run.clone()))
+    }
+
+    pub(crate) fn take_over(&mut self, id: RunId) -> Option<Epoch> {
+        let live = self.state.live.get_mut(&id)?;
+        let epoch = live.run.take_over()?;
+        self.changes.rows.insert(id);
+        self.changes.touched.insert(id);
+        Some(epoch)
+    }
+
+    /// A run that has ended keeps the decision it ended with.
+    pub(crate) fn route(&mut self, id: RunId, decision: Decision) {
+        if let Some(live) = self.state.live.get_mut(&id)
+            && live.run.decision != decision
+        {
+            live.run.decision = decision;
+            self.changes.rows.insert(id);
+            self.changes.touched.insert(id);
+        }
+    }
+}
+
+/// `Run::extend` has held the usage against the reservation, so an account that cannot settle it is damaged.
+fn unsettled(id: RunId, error: &SettleError) -> ReadError {
+    tracing::error!(run = %id, %error, "the account does not hold the run's reservation");
+    at("the reservation of", id)(BadRecord::Value("reservation"))
+}
+
+pub(crate) fn decode_id(key: &[u8], value: &[u8]) -> Result<RunId, ReadError> {
+    let payload = unseal(key, value).map_err(at("a request key", ""))?;
+    let id = <[u8; 16]>::try_from(payload)
+        .map_err(|_| at("a request key", "")(BadRecord::Value("run id")))?;
+    Ok(RunId::from_bytes(id))
+}
+
+/// What an admission must fulfil whatever the store holds.
+pub(crate) fn check_admission(admission: &Admission) -> Result<(), String> {
+    let Admission {
+        run, ask, accepted, ..
+    } = admission;
+    let key_bytes = run.request_key.as_ref().map_or(0, String::len);
+    let rules = [
+        (
+            run.status == weir_run::RunStatus::Accepted,
+            "its status is not accepted",
+        ),
+        (run.last_sequence.0 == 1, "its last sequence is not 1"),
+        (
+            accepted.sequence.0 == 1 && accepted.kind == "accepted",
+            "its first event is not event 1 of kind accepted",
+        ),
+        (
+            run.started_at_ms.is_none() && run.output_tokens == 0,
+            "it has progress",
+        ),
+        (
+            run.reserved_tokens == ask.tokens(),
+            "its reserved tokens are not those it asks for",
+        ),
+        (
+            run.prompt_tokens == ask.prompt_tokens,
+            "its prompt is not the one it asks for",
+        ),
+        (
+            run.reserved_micros == ask.micros,
+            "its reserved cost is not the one it asks for",
+        ),
+        (run.pool == ask.pool, "its pool is not the one it asks for"),
+        (
+            run.tenant.len() <= key::MAX_TENANT_BYTES,
+            "its tenant's name is too long",
+        ),
+        (
+            key_bytes <= key::MAX_REQUEST_KEY_BYTES,
+            "its request key is longer than 1024 bytes",
+        ),
+    ];
+    match rules.iter().find(|(holds, _)| !holds) {
+        None => Ok(()),
+        Some((_, rule)) => Err(format!("run {}: {rule}", run.id)),
+    }
+}
+
+/// Kinds that cannot be stored are refused before they are queued.
+pub(crate) fn check_kinds(appends: &[Append]) -> Result<(), String> {
+    let unknown = appends
+        .iter()
+        .flat_map(|append| append.events.iter().map(move |event| (append.run, event)))
+        .find(|(_, event)| !chunk::knows(event.kind));
+    match unknown {
+        None => Ok(()),
+        Some((run, event)) => Err(format!(
+            "run {run}: event {} has the unknown kind {:?}",
+            event.sequence.0, event.kind
+        )),
+    }
+}
