@@ -1,0 +1,219 @@
+//! Derives `weir-manifest.json` from a model directory in the Hugging Face layout.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt as _;
+
+use serde_json::Value;
+
+use crate::artifact::{ArtifactManifest, FileEntry};
+use crate::content::Content;
+use crate::path::FilePath;
+use crate::{Digest, SignError};
+
+/// Largest JSON file that is read: tokenizers of 250,000 words have about 20 MiB, and only small files are read here.
+const MAX_JSON_BYTES: u64 = 64 << 20;
+
+/// What the directory cannot say about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionIdentity {
+    /// The name clients will use.
+    pub model: String,
+    /// At least 1.
+    pub version: u32,
+    /// Longest prompt and output together; the model's own limit if absent.
+    pub context_tokens: Option<u32>,
+    /// Version of the request schema, 1 today.
+    pub request_schema: u32,
+    /// Manifest digest of the base version, for an adapter.
+    pub adapter_of: Option<Digest>,
+}
+
+type Files = BTreeMap<FilePath, Content>;
+
+pub(crate) fn describe(
+    files: &Files,
+    identity: &VersionIdentity,
+) -> Result<ArtifactManifest, SignError> {
+    let config = read_json(files, "config.json")?
+        .ok_or_else(|| fault("config.json", "is missing; a model directory has one"))?;
+    let architecture = config
+        .pointer("/architectures/0")
+        .and_then(Value::as_str)
+        .ok_or_else(|| fault("config.json", "has no text at architectures[0]"))?
+        .to_owned();
+    Ok(ArtifactManifest {
+        model: identity.model.clone(),
+        version: identity.version,
+        architecture,
+        precision: precision(files, &config)?,
+        context_tokens: context_tokens(&config, identity.context_tokens)?,
+        request_schema: identity.request_schema,
+        tokenizer: digest_of(files, "tokenizer.json"),
+        template: template(files)?.map(|text| Digest::of(text.as_bytes())),
+        adapter_of: identity.adapter_of,
+        references: digest_of(files, "references.jsonl"),
+        files: files
+            .iter()
+            .map(|(path, c)| FileEntry {
+                path: path.clone(),
+                sha256: c.digest,
+                size: c.size,
+            })
+            .collect(),
+    })
+}
+
+fn fault(file: &str, fault: impl Into<String>) -> SignError {
+    SignError::Model {
+        file: file.to_owned(),
+        fault: fault.into(),
+    }
+}
+
+fn find<'a>(files: &'a Files, name: &str) -> Option<&'a Content> {
+    name.parse::<FilePath>()
+        .ok()
+        .and_then(|path| files.get(&path))
+}
+
+fn digest_of(files: &Files, name: &str) -> Option<Digest> {
+    find(files, name).map(|content| content.digest)
+}
+
+fn read_bytes(files: &Files, name: &str) -> Result<Option<Vec<u8>>, SignError> {
+    let Some(content) = find(files, name) else {
+        return Ok(None);
+    };
+    if content.size > MAX_JSON_BYTES {
+        return Err(fault(
+            name,
+            format!("is larger than {MAX_JSON_BYTES} bytes"),
+        ));
+    }
+    let mut bytes = vec![0; usize::try_from(content.size).unwrap_or(0)];
+    content
+        .file
+        .read_exact_at(&mut bytes, 0)
+        .map_err(|e| fault(name, format!("cannot be read: {e}")))?;
+    Ok(Some(bytes))
+}
+
+fn read_json(files: &Files, name: &str) -> Result<Option<Value>, SignError> {
+    let Some(bytes) = read_bytes(files, name)? else {
+        return Ok(None);
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|e| fault(name, format!("is not JSON: {e}")))
+}
+
+fn context_tokens(config: &Value, wanted: Option<u32>) -> Result<u32, SignError> {
+    let own = config
+        .get("max_position_embeddings")
+        .and_then(Value::as_u64)
+        .and_then(|n| u32::try_from(n).ok());
+    let (Some(own), Some(wanted)) = (own, wanted) else {
+        return own.or(wanted).ok_or_else(|| {
+            fault(
+                "config.json",
+                "has no max_position_embeddings; give --context-tokens",
+            )
+        });
+    };
+    // Scaled rotary embeddings reach further than the number in the file.
+    let factor = ["rope_scaling", "rope_parameters"]
+        .iter()
+        .find_map(|key| config.get(key)?.get("factor")?.as_f64())
+        .unwrap_or(1.0)
+        .max(1.0);
+    if f64::from(wanted) > f64::from(own) * factor {
+        return Err(fault(
+            "config.json",
+            format!(
+                "allows {own} tokens of context (max_position_embeddings), {wanted} were asked for"
+            ),
+        ));
+    }
+    Ok(wanted)
+}
+
+/// The type that most bytes of the weights have; without safetensors files, what the configuration says.
+fn precision(files: &Files, config: &Value) -> Result<String, SignError> {
+    let mut bytes_by_type: BTreeMap<String, u64> = BTreeMap::new();
+    for (path, content) in files
+        .iter()
+        .filter(|(path, _)| path.as_str().ends_with(".safetensors"))
+    {
+        for tensor in weights_header(path, content)?.values() {
+            let (Some(dtype), Some(begin), Some(end)) = (
+                tensor.get("dtype").and_then(Value::as_str),
+                tensor.pointer("/data_offsets/0").and_then(Value::as_u64),
+                tensor.pointer("/data_offsets/1").and_then(Value::as_u64),
+            ) else {
+                continue;
+            };
+            *bytes_by_type.entry(dtype.to_lowercase()).or_default() += end.saturating_sub(begin);
+        }
+    }
+    if let Some((dtype, _)) = bytes_by_type.into_iter().max_by_key(|(_, bytes)| *bytes) {
+        return Ok(dtype);
+    }
+    let stated = ["dtype", "torch_dtype"]
+        .iter()
+        .find_map(|key| config.get(key)?.as_str());
+    match stated {
+        Some("bfloat16") => Ok("bf16".to_owned()),
+        Some("float16") => Ok("f16".to_owned()),
+        Some("float32") => Ok("f32".to_owned()),
+        _ => Err(fault(
+            "model.safetensors",
+            "is missing, and config.json has no known dtype",
+        )),
+    }
+}
+
+/// The header of a safetensors file: 8 bytes of length, then JSON.
+fn weights_header(
+    path: &FilePath,
+    content: &Content,
+) -> Result<serde_json::Map<String, Value>, SignError> {
+    let broken = || fault(path.as_str(), "has no valid safetensors header");
+    let mut length = [0; 8];
+    content
+        .file
+        .read_exact_at(&mut length, 0)
+        .map_err(|_| broken())?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_JSON_BYTES || length > content.size {
+        return Err(broken());
+    }
+    let mut header = vec![0; usize::try_from(length).map_err(|_| broken())?];
+    content
+        .file
+        .read_exact_at(&mut header, 8)
+        .map_err(|_| broken())?;
+    let mut header: serde_json::Map<String, Value> =
+        serde_json::from_slice(&header).map_err(|_| broken())?;
+    header.remove("__metadata__");
+    Ok(header)
+}
+
+/// The chat template's text: a file of its own, or a field of the tokenizer's configuration; of several templates, the default one.
+fn template(files: &Files) -> Result<Option<String>, SignError> {
+    if let Some(bytes) = read_bytes(files, "chat_template.jinja")? {
+        return String::from_utf8(bytes)
+            .map(Some)
+            .map_err(|_| fault("chat_template.jinja", "is not UTF-8"));
+    }
+    let Some(config) = read_json(files, "tokenizer_config.json")? else {
+        return Ok(None);
+    };
+    let template = match config.get("chat_template") {
+        Some(Value::Array(named)) => named
+            .iter()
+            .find(|t| t.get("name").and_then(Value::as_str) == Some("default"))
+            .and_then(|t| t.get("template")),
+        other => other,
+    };
+    Ok(template.and_then(Value::as_str).map(ToOwned::to_owned))
+}
