@@ -30,7 +30,7 @@ mod valid;
 
 pub use check::{Kind, check, check_update, parse};
 pub use condition::{CONDITION_READY, CONDITION_RECONCILING, CONDITION_STALLED, Condition, find};
-pub use crd::{crd_of, crds};
+pub use crd::{CustomResourceDefinition, crd_of, crds};
 pub use gpu_pool::{GpuPool, GpuPoolSpec, GpuPoolStatus};
 pub use labels::{
     ANNOTATION_RECORD, ANNOTATION_REQUEST, LABEL_MODEL, LABEL_POOL, LABEL_TENANT, LABEL_VERSION,
