@@ -1,1 +1,36 @@
-//! The gateway: authenticates, admits, routes, streams, replays and bills.
+//! The gateway: authenticates, tokenizes, reserves, admits, routes, streams, replays and bills.
+//!
+//! It must not load weights, verify signatures or decide rollouts: what it serves comes in a [`Snapshot`]. Read [`Gateway`] first, then
+//! `core.rs` for how a run moves through it, then `link/` for how its events become durable.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "narrowing happens after a range check or on lengths that are bounded"
+)]
+
+mod admit;
+mod auth;
+mod clock;
+mod config;
+mod core;
+mod directory;
+mod error;
+mod gateway;
+mod http;
+mod hub;
+mod link;
+mod links;
+mod metrics;
+mod native;
+mod openai;
+mod recover;
+mod snapshot;
+mod text;
+mod timers;
+
+pub use config::Config;
+pub use gateway::{Gateway, WorkerView};
+pub use snapshot::{
+    ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, SamplingDefaults, ServedVersion,
+    Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
+};
+pub use text::{Message, PromptText, TextError};

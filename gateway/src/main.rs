@@ -1,1 +1,2 @@
+//! The gateway's own process, for clusters.
 fn main() {}

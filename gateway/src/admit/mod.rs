@@ -1,0 +1,220 @@
+//! From a parsed request to a durable, queued run, with the refusals in the order of the contract.
+
+mod limits;
+mod plan;
+mod queue;
+mod refusal;
+mod request;
+mod tokenize;
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use weir_budget::{Ask, Limits};
+use weir_protocol::error::ErrorCode;
+use weir_run::{EventKind, Run, RunId};
+use weir_store::{Admission, Admit};
+
+pub(crate) use queue::Queues;
+pub(crate) use request::{Input, Params, RunRequest, Sampling, parse_replaces};
+pub(crate) use tokenize::TokenizerPool;
+
+use crate::clock::{new_run_id, now_ms};
+use crate::core::Core;
+use crate::directory::{Candidate, Directory};
+use crate::error::{ApiError, ApiResult};
+use crate::hub::encode;
+use crate::link::{Job, Writer};
+use crate::recover::submit_of;
+use crate::snapshot::Tenant;
+use plan::Plan;
+use queue::{Slot, Wait};
+
+/// A run that answers a request.
+pub(crate) struct Admitted {
+    pub(crate) run: Run,
+    /// The request key was known.
+    pub(crate) replayed: bool,
+}
+
+impl Core {
+    /// Lets a request in, or says what stands against it. `first` is the version that routing chose.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        directory: &Directory,
+        tenant: &Tenant,
+        first: Candidate,
+        request: RunRequest,
+    ) -> ApiResult<Admitted> {
+        let begun = Instant::now();
+        if let Some(known) = self.known(tenant, &request).await? {
+            return Ok(known);
+        }
+        if self.is_draining() {
+            return Err(refusal::draining());
+        }
+        request.check_priority(tenant)?;
+        let mut candidates = vec![first];
+        if request.allow_fallback {
+            candidates.extend(directory.fallbacks(tenant, &candidates[0].version));
+        }
+        let last = candidates.len() - 1;
+        for (place, candidate) in candidates.into_iter().enumerate() {
+            let request = &request;
+            let plan = self.plan(tenant, candidate, request).await?;
+            match self.reserve_slot(directory, tenant, &plan, request) {
+                Ok(slot) => {
+                    let admitted = self.commit(tenant, request, plan, slot).await;
+                    self.metrics
+                        .admission_seconds
+                        .observe(begun.elapsed().as_secs_f64());
+                    return admitted;
+                }
+                Err(_) if place < last => {}
+                Err(refused) => return Err(self.first_refusal(tenant, &plan, refused).await?),
+            }
+        }
+        Err(ApiError::new(ErrorCode::Internal, "no version was tried"))
+    }
+
+    /// The run that already has the request's key. Repeats find it whatever became of limits, queues and models meanwhile.
+    async fn known(&self, tenant: &Tenant, request: &RunRequest) -> ApiResult<Option<Admitted>> {
+        let Some(key) = &request.request_key else {
+            return Ok(None);
+        };
+        match self.store.run_by_key(&tenant.name, key).await? {
+            None => Ok(None),
+            Some(run) if run.payload_hash == request.payload_hash => Ok(Some(Admitted {
+                run,
+                replayed: true,
+            })),
+            Some(run) => Err(refusal::conflict(run.id)),
+        }
+    }
+
+    fn reserve_slot(
+        &self,
+        directory: &Directory,
+        tenant: &Tenant,
+        plan: &Plan,
+        request: &RunRequest,
+    ) -> ApiResult<Slot> {
+        let version = &plan.candidate.version;
+        if !self.links.any(&version.pool, &version.digest) {
+            return Err(refusal::no_worker(&version.model));
+        }
+        let idle = self.links.best(&version.pool, &version.digest).is_some();
+        let wait = Wait {
+            now_ms: now_ms(),
+            priority: request.priority.unwrap_or(tenant.priority).index(),
+            max_queue_ms: request.max_queue_ms,
+            deadline_ms: request.deadline_ms,
+            idle,
+        };
+        let pool = directory.pool(&version.pool);
+        self.queues.reserve(&pool, &wait)
+    }
+
+    /// The queue or the workers said no; limits that stand before them in the order of refusal are reported first.
+    async fn first_refusal(
+        &self,
+        tenant: &Tenant,
+        plan: &Plan,
+        refused: ApiError,
+    ) -> ApiResult<ApiError> {
+        let (ask, limits) = self.ask(tenant, plan);
+        let earlier = self
+            .store
+            .would_refuse(&tenant.name, ask, limits, now_ms())
+            .await?;
+        Ok(match earlier {
+            Some(earlier) => refusal::limit(&earlier, plan),
+            None => refused,
+        })
+    }
+
+    fn ask(&self, tenant: &Tenant, plan: &Plan) -> (Ask, Limits) {
+        let pool = &plan.candidate.version.pool;
+        let mut limits = tenant.limits.clone();
+        limits.pool_kv_tokens =
+            limits::kv_share(tenant.kv_share_percent, self.links.kv_tokens(pool));
+        (plan.ask(), limits)
+    }
+
+    async fn commit(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        request: &RunRequest,
+        plan: Plan,
+        slot: Slot,
+    ) -> ApiResult<Admitted> {
+        let (ask, limits) = self.ask(tenant, &plan);
+        let now = now_ms();
+        let id = new_run_id();
+        let run = plan.run(id, tenant, request, now);
+        let work = plan.work(tenant, request);
+        let accepted = encode(
+            1,
+            &EventKind::Accepted {
+                run_id: id,
+                model_version: run.model_version,
+                reserved_tokens: run.reserved_tokens,
+            },
+        );
+        // Known before it is durable, so that a repeat which the store answers first finds its tail.
+        let live = self.hub.open(id, 0);
+        let guard = Unadmitted {
+            core: self,
+            run: id,
+        };
+        let admission = Admission {
+            run: run.clone(),
+            work: work.clone(),
+            ask,
+            limits,
+            accepted: accepted.record(),
+            now_ms: now,
+        };
+        match self.store.admit(admission).await? {
+            Admit::Admitted => {}
+            Admit::Replayed(run) => {
+                return Ok(Admitted {
+                    run: *run,
+                    replayed: true,
+                });
+            }
+            Admit::Conflict(other) => return Err(refusal::conflict(other)),
+            Admit::Refused(refused) => return Err(refusal::limit(&refused, &plan)),
+            Admit::BadReplaces(why) => return Err(refusal::bad_replaces(&why)),
+        }
+        std::mem::forget(guard);
+        self.hub.publish(&live, [accepted]);
+        self.set_times(&live, request.deadline_ms, slot.max_wait_ms);
+        let job = Job {
+            submit: submit_of(id, run.epoch.0, work),
+            writer: Writer::new(live, &run),
+            pool: run.pool.clone(),
+            attempts: 0,
+        };
+        self.queues.push(slot, Box::new(job));
+        self.pump(&run.pool);
+        Ok(Admitted {
+            run,
+            replayed: false,
+        })
+    }
+}
+
+/// Takes a run that was not admitted out of the hub again.
+struct Unadmitted<'a> {
+    core: &'a Core,
+    run: RunId,
+}
+
+impl Drop for Unadmitted<'_> {
+    fn drop(&mut self) {
+        if let Some(live) = self.core.hub.close(self.run) {
+            live.moved();
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What a request comes to with one version: exact prompt, output ceiling, price.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use serde_json::json;
+use weir_budget::Ask;
+use weir_protocol::error::ErrorCode;
+use weir_protocol::worker::{Sampling as WireSampling, Submit};
+use weir_run::{Decision, Epoch, Run, RunId, RunStatus, Sequence, WorkOrder};
+
+use super::request::{RunRequest, Sampling};
+use crate::core::Core;
+use crate::directory::Candidate;
+use crate::error::{ApiError, ApiResult};
+use crate::snapshot::{SamplingDefaults, Tenant};
+
+/// Output ceiling of a request that names none, where neither tenant nor context is smaller.
+const DEFAULT_OUTPUT_TOKENS: u64 = 256;
+
+/// A request measured against one version.
+pub(super) struct Plan {
+    pub(super) candidate: Candidate,
+    pub(super) prompt: Vec<u32>,
+    /// Per choice.
+    pub(super) max_output_tokens: u64,
+    pub(super) choices: u64,
+    pub(super) max_output_param: &'static str,
+}
+
+impl Core {
+    /// Tokenizes and applies the caps.
+    pub(super) async fn plan(
+        &self,
+        tenant: &Tenant,
+        candidate: Candidate,
+        request: &RunRequest,
+    ) -> ApiResult<Plan> {
+        let prompt = self
+            .tokenizers
+            .tokens(&candidate.version, &request.input, request.params)
+            .await?;
+        let context = u64::from(candidate.version.context_tokens);
+        let max_output_tokens = caps(tenant, context, prompt.len() as u64, request)?;
+        Ok(Plan {
+            candidate,
+            prompt,
+            max_output_tokens,
+            choices: u64::from(request.choices),
+            max_output_param: request.params.max_output,
+        })
+    }
+}
+
+fn caps(tenant: &Tenant, context: u64, prompt: u64, request: &RunRequest) -> ApiResult<u64> {
+    if prompt == 0 {
+        return Err(ApiError::invalid(
+            request.params.prompt,
+            "the prompt has no tokens; send some text",
+        ));
+    }
+    // One position is kept for output.
+    let context_prompt = context.saturating_sub(1);
+    let tenant_prompt = tenant.max_prompt_tokens.map_or(u64::MAX, u64::from);
+    let largest_prompt = context_prompt.min(tenant_prompt);
+    if prompt > largest_prompt {
+        let whose = if tenant_prompt < context_prompt {
+            "this tenant's limit"
+        } else {
+            "the model's context"
+        };
+        return Err(ApiError::new(
+            ErrorCode::PromptTooLong,
+            format!(
+                "the prompt has {prompt} tokens and {whose} allows {largest_prompt}; shorten it"
+            ),
+        )
+        .param(request.params.prompt)
+        .details(json!({"promptTokens": prompt, "largestPromptTokens": largest_prompt})));
+    }
+    let tenant_output = tenant.max_output_tokens.map_or(u64::MAX, u64::from);
+    let largest_output = (context - prompt).min(tenant_output);
+    match request.max_output_tokens.map(u64::from) {
+        None => Ok(largest_output.clamp(1, DEFAULT_OUTPUT_TOKENS)),
+        Some(asked) if asked <= largest_output => Ok(asked),
+        Some(asked) => Err(ApiError::new(
+            ErrorCode::OutputTooLong,
+            format!("{asked} output tokens do not fit: with a prompt of {prompt} tokens at most {largest_output} do"),
+        )
+        .param(request.params.max_output)
+        .details(json!({
+            "promptTokens": prompt, "contextTokens": context, "largestMaxOutputTokens": largest_output,
+        }))),
+    }
+}
+
+impl Plan {
+    fn output_tokens(&self) -> u64 {
+        self.max_output_tokens * self.choices
+    }
+
+    pub(super) fn ask(&self) -> Ask {
+        let version = &self.candidate.version;
+        let prompt_tokens = self.prompt.len() as u64;
+        Ask {
+            prompt_tokens,
+            output_tokens: self.output_tokens(),
+            micros: version
+                .price
+                .worst_case(prompt_tokens, self.output_tokens()),
+            output_micros_per_token: version.price.output_micros_per_token,
+            pool: version.pool.clone(),
+        }
+    }
+
+    /// The row of the accepted run.
+    pub(super) fn run(&self, id: RunId, tenant: &Tenant, request: &RunRequest, now: u64) -> Run {
+        let version = Arc::clone(&self.candidate.version);
+        let ask = self.ask();
+        Run {
+            id,
+            tenant: tenant.name.clone(),
+            request_key: request.request_key.clone(),
+            payload_hash: request.payload_hash,
+            model: version.model.clone(),
+            model_version: version.version,
+            manifest_digest: version.digest.clone(),
+            pool: version.pool.clone(),
+            decision: Decision {
+                requested: request.requested.clone(),
+                reason: self.candidate.reason,
+                worker: None,
+            },
+            status: RunStatus::Accepted,
+            epoch: Epoch(1),
+            choices: request.choices,
+            prompt_tokens: ask.prompt_tokens,
+            cached_tokens: 0,
+            output_tokens: 0,
+            output_index: 0,
+            reserved_tokens: ask.tokens(),
+            reserved_micros: ask.micros,
+            price: version.price,
+            cost_micros: None,
+            last_sequence: Sequence(1),
+            created_at_ms: now,
+            started_at_ms: None,
+            first_token_at_ms: None,
+            finished_at_ms: None,
+            deadline_ms: request.deadline_ms,
+            finish_reason: None,
+            error: None,
+            replaces: request.replaces,
+            replaced_by: None,
+            events_expire_at_ms: now.saturating_add(tenant.retention_ms),
+            metadata: request.metadata.clone(),
+        }
+    }
+
+    /// What the worker needs, as it is kept until the run is terminal.
+    pub(super) fn work(&self, tenant: &Tenant, request: &RunRequest) -> WorkOrder {
+        let version = &self.candidate.version;
+        let priority = request.priority.unwrap_or(tenant.priority).index();
+        let submit = Submit {
+            version_digest: version.digest.clone(),
+            max_output_tokens: u32::try_from(self.max_output_tokens).unwrap_or(u32::MAX),
+            choices: request.choices,
+            trust_scope: trust_scope(&tenant.trust_scope),
+            priority: u32::from(priority),
+            sampling: Some(wire_sampling(&request.sampling, version.defaults)),
+            ..Submit::default()
+        };
+        WorkOrder {
+            prompt: self.prompt.clone(),
+            submit: submit.encode_to_vec(),
+            priority,
+            max_queue_ms: request.max_queue_ms,
+        }
+    }
+}
+
+/// Workers see a digest, not a tenant's name. No scope means that the run shares with nobody.
+fn trust_scope(scope: &str) -> bytes::Bytes {
+    if scope.is_empty() {
+        return bytes::Bytes::new();
+    }
+    bytes::Bytes::copy_from_slice(&blake3::derive_key(
+        "weir 2026 trust scope",
+        scope.as_bytes(),
+    ))
+}
+
+fn wire_sampling(asked: &Sampling, defaults: SamplingDefaults) -> WireSampling {
+    WireSampling {
+        temperature: asked.temperature.unwrap_or(defaults.temperature),
+        top_p: asked.top_p.unwrap_or(defaults.top_p),
+        top_k: asked.top_k.unwrap_or(defaults.top_k),
+        min_p: asked.min_p.unwrap_or(0.0),
+        seed: asked.seed,
+        stop: asked.stop.clone(),
+        stop_token_ids: asked.stop_token_ids.clone(),
+        presence_penalty: asked.presence_penalty.unwrap_or(0.0),
+        frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
+        repetition_penalty: asked
+            .repetition_penalty
+            .unwrap_or(defaults.repetition_penalty),
+        logprobs: asked.logprobs,
+        ignore_eos: asked.ignore_eos,
+        min_tokens: asked.min_tokens,
+    }
+}

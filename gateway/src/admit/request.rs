@@ -1,0 +1,92 @@
+//! A request for a run, however it was written.
+
+use std::collections::BTreeMap;
+
+use weir_protocol::error::ErrorCode;
+use weir_run::RunId;
+
+use crate::error::{ApiError, ApiResult};
+use crate::snapshot::{Priority, Tenant};
+use crate::text::Message;
+
+/// What a client asks for, checked for shape and range.
+#[derive(Clone, Debug)]
+pub(crate) struct RunRequest {
+    /// The model as the client wrote it.
+    pub(crate) requested: String,
+    pub(crate) input: Input,
+    /// What errors call the prompt and the output ceiling.
+    pub(crate) params: Params,
+    pub(crate) max_output_tokens: Option<u32>,
+    pub(crate) request_key: Option<String>,
+    pub(crate) payload_hash: [u8; 32],
+    pub(crate) deadline_ms: Option<u64>,
+    pub(crate) max_queue_ms: Option<u64>,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) allow_fallback: bool,
+    pub(crate) replaces: Option<RunId>,
+    pub(crate) sampling: Sampling,
+    pub(crate) choices: u32,
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
+/// Names of parameters in this kind of request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Params {
+    pub(crate) prompt: &'static str,
+    pub(crate) max_output: &'static str,
+}
+
+/// The prompt before tokenization.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// One user's text, for the model's template.
+    User(String),
+    /// A conversation, likewise.
+    Chat(Vec<Message>),
+    /// Text as it is.
+    Text(String),
+    /// Token ids as they are.
+    Tokens(Vec<u32>),
+}
+
+/// Sampling fields; absent ones take the model's defaults.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sampling {
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<u32>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) stop_token_ids: Vec<u32>,
+    pub(crate) presence_penalty: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) logprobs: Option<u32>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) min_tokens: u32,
+}
+
+impl RunRequest {
+    pub(crate) fn check_priority(&self, tenant: &Tenant) -> ApiResult<()> {
+        match self.priority {
+            Some(asked) if asked < tenant.priority => Err(ApiError::new(
+                ErrorCode::PriorityNotPermitted,
+                format!(
+                    "this key may ask for priority {:?} at most, not {:?}",
+                    tenant.priority.as_str(),
+                    asked.as_str()
+                ),
+            )
+            .param("priority")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The id of the run to be replaced.
+pub(crate) fn parse_replaces(text: &str, param: &str) -> ApiResult<RunId> {
+    text.parse()
+        .map_err(|error| ApiError::invalid(param, format!("{text:?} is {error}")))
+}

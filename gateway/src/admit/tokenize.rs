@@ -1,0 +1,101 @@
+//! Tokenization on a bounded number of threads, so that no prompt delays the event loop or takes all cores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Semaphore;
+use weir_protocol::error::ErrorCode;
+
+use super::request::{Input, Params};
+use crate::error::{ApiError, ApiResult};
+use crate::snapshot::ServedVersion;
+use crate::text::TextError;
+
+pub(crate) struct TokenizerPool {
+    threads: Semaphore,
+    waiting: AtomicUsize,
+    most_waiting: usize,
+}
+
+impl TokenizerPool {
+    pub(crate) fn new(threads: usize, most_waiting: usize) -> Self {
+        Self {
+            threads: Semaphore::new(threads.max(1)),
+            waiting: AtomicUsize::new(0),
+            most_waiting,
+        }
+    }
+
+    /// The prompt's tokens.
+    pub(crate) async fn tokens(
+        &self,
+        version: &Arc<ServedVersion>,
+        input: &Input,
+        params: Params,
+    ) -> ApiResult<Vec<u32>> {
+        if let Input::Tokens(tokens) = input {
+            return check_tokens(tokens, version.text.vocab(), params);
+        }
+        let _place = self.enter()?;
+        let _thread = self.threads.acquire().await.map_err(|_| busy())?;
+        let (version, input) = (Arc::clone(version), input.clone());
+        let made = tokio::task::spawn_blocking(move || match &input {
+            Input::User(text) => version.text.user(text),
+            Input::Chat(messages) => version.text.chat(messages),
+            Input::Text(text) => version.text.raw(text),
+            Input::Tokens(tokens) => Ok(tokens.clone()),
+        })
+        .await;
+        match made {
+            Ok(Ok(tokens)) => Ok(tokens),
+            Ok(Err(TextError::Template(why))) => {
+                Err(ApiError::new(ErrorCode::TemplateError, why).param(params.prompt))
+            }
+            Ok(Err(TextError::Tokenizer(why))) => {
+                Err(ApiError::new(ErrorCode::InvalidRequest, why).param(params.prompt))
+            }
+            Err(_panicked) => Err(ApiError::new(
+                ErrorCode::Internal,
+                "the tokenizer failed on this prompt",
+            )),
+        }
+    }
+
+    fn enter(&self) -> ApiResult<Place<'_>> {
+        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
+        let place = Place(&self.waiting);
+        if before >= self.most_waiting {
+            return Err(busy());
+        }
+        Ok(place)
+    }
+}
+
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn busy() -> ApiError {
+    ApiError::new(
+        ErrorCode::QueueFull,
+        "too many prompts are being tokenized; try again shortly",
+    )
+    .retry_after_ms(100)
+}
+
+fn check_tokens(tokens: &[u32], vocab: u32, params: Params) -> ApiResult<Vec<u32>> {
+    if let Some(place) = tokens.iter().position(|token| *token >= vocab) {
+        return Err(ApiError::invalid(
+            params.prompt,
+            format!(
+                "token {} at position {place} is outside the model's vocabulary of {vocab}",
+                tokens[place]
+            ),
+        ));
+    }
+    Ok(tokens.to_vec())
+}

@@ -1,0 +1,66 @@
+//! What a gateway is started with. What changes while it runs is in [`crate::Snapshot`].
+
+use std::time::Duration;
+
+/// Bounds and times of one gateway. Every bound has a reason in its comment; the defaults serve one machine and a cluster alike.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names this process among several that share the store.
+    pub replica: String,
+    /// Largest request body in bytes. A context of 128k tokens as JSON text stays below 1 MiB; as token ids below 1 MiB too.
+    pub body_bytes: usize,
+    /// Deepest nesting of a JSON body: the contract needs 5.
+    pub json_depth: usize,
+    /// Largest block of request headers in bytes.
+    pub header_bytes: usize,
+    /// Most request headers.
+    pub header_count: usize,
+    /// Longest time a client may take for its headers.
+    pub header_timeout: Duration,
+    /// Longest time a client may take for its body.
+    pub body_timeout: Duration,
+    /// Longest time a client may leave its connection full before it is cut; it can resume by `after`.
+    pub write_timeout: Duration,
+    /// Most connections at once; further ones wait in the listener's backlog.
+    pub max_connections: usize,
+    /// Silence on a stream after which a comment is sent.
+    pub keep_alive: Duration,
+    /// Threads that tokenize at once.
+    pub tokenizer_threads: usize,
+    /// Requests that may wait for such a thread; more are refused.
+    pub tokenizer_queue: usize,
+    /// Events of a live run kept in memory for its subscribers; a reader that lags further reads from the store.
+    pub tail_events: usize,
+    /// Rows of a run that a worker may send ahead of what is durable.
+    pub row_window: u64,
+    /// How long runs of a lost session wait for the same worker to return.
+    pub reattach_within: Duration,
+    /// How long runs found at start wait for the worker that holds them.
+    pub adopt_within: Duration,
+    /// Silence of a worker (it answers pings) after which its session is given up.
+    pub worker_silence: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            replica: "gateway-0".to_owned(),
+            body_bytes: 4 << 20,
+            json_depth: 32,
+            header_bytes: 32 << 10,
+            header_count: 100,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            max_connections: 10_000,
+            keep_alive: Duration::from_secs(15),
+            tokenizer_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            tokenizer_queue: 256,
+            tail_events: 64,
+            row_window: 256,
+            reattach_within: Duration::from_secs(2),
+            adopt_within: Duration::from_secs(5),
+            worker_silence: Duration::from_secs(10),
+        }
+    }
+}

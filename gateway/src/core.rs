@@ -1,0 +1,229 @@
+//! The parts of a running gateway and what connects them: queue to link, link to store, store to subscribers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use weir_run::{RunId, RunStatus};
+use weir_store::Store;
+
+use crate::admit::{Queues, TokenizerPool};
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::hub::{Hub, Intent, LiveRun, Phase};
+use crate::link::{Command, Ending, Job, LinkHandle, Outcome, Pending, Writer, append_durably};
+use crate::links::Links;
+use crate::metrics::Metrics;
+use crate::recover::Orphans;
+use crate::timers::{Due, Timers};
+
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) directory: ArcSwap<Directory>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) queues: Queues,
+    pub(crate) links: Links,
+    pub(crate) orphans: Orphans,
+    pub(crate) timers: Timers,
+    pub(crate) tokenizers: TokenizerPool,
+    pub(crate) draining: AtomicBool,
+    /// A run ended.
+    pub(crate) quieter: Notify,
+}
+
+/// The client cancelled it.
+pub(crate) const CANCELLED: Intent = Intent {
+    status: RunStatus::Cancelled,
+    reason: "cancelled by its owner",
+};
+const DEADLINE: Intent = Intent {
+    status: RunStatus::Expired,
+    reason: "its deadline passed",
+};
+const QUEUE_WAIT: Intent = Intent {
+    status: RunStatus::Expired,
+    reason: "it waited longer in the queue than the request or the pool allows",
+};
+
+impl Core {
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Gives waiting runs of a pool to workers that have room.
+    pub(crate) fn pump(self: &Arc<Self>, pool: &str) {
+        loop {
+            let next = self
+                .queues
+                .next(pool, |digest| self.links.best(pool, digest));
+            let Some((job, link)) = next else { return };
+            self.dispatch(job, &link);
+        }
+    }
+
+    fn dispatch(self: &Arc<Self>, job: Box<Job>, link: &Arc<LinkHandle>) {
+        let live = Arc::clone(&job.writer.live);
+        let tokens = job.writer.reserved_tokens;
+        let mut control = live.control.lock();
+        if let Some(intent) = control.intent.clone() {
+            drop(control);
+            self.end_unsent(*job, Ending::of(&intent));
+            return;
+        }
+        if let Some(at) = control.queue_until.take() {
+            self.timers.clear(at, live.id, Due::QueueWait);
+        }
+        control.phase = Phase::On(Arc::clone(link));
+        link.occupy(tokens);
+        // Sent under the lock: a cancellation that finds the link in `phase` comes after the run.
+        if let Err(Command::Submit(job)) = link.send(Command::Submit(job)) {
+            link.vacate(tokens);
+            control.phase = Phase::Queued;
+            drop(control);
+            self.requeue(*job);
+        }
+    }
+
+    /// Queues a run again that its worker lost before it started; under a new epoch, so that the old worker cannot write.
+    pub(crate) fn requeue(self: &Arc<Self>, mut job: Job) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            match core.store.take_over(job.writer.id()).await {
+                Ok(Some(epoch)) => {
+                    job.writer.epoch = epoch;
+                    let pool = job.pool.clone();
+                    core.queues.push_front(Box::new(job));
+                    core.pump(&pool);
+                }
+                Ok(None) => core.abandon(&job.writer.live),
+                Err(error) => {
+                    tracing::error!(run = %job.writer.id(), %error, "cannot queue the run again");
+                    core.abandon(&job.writer.live);
+                }
+            }
+        });
+    }
+
+    /// Ends a run that is on no worker.
+    pub(crate) fn end_unsent(self: &Arc<Self>, mut job: Job, ending: Ending) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut pending = Pending::default();
+            let status = ending.status;
+            job.writer.end(ending, &mut pending);
+            let append = job.writer.append(&pending, crate::clock::now_ms());
+            let (store, metrics) = (Arc::clone(&core.store), Arc::clone(&core.metrics));
+            let outcomes = append_durably(store, metrics, vec![append]).await;
+            if let Some(Outcome::Done(_)) = outcomes.first() {
+                core.hub.publish(&job.writer.live, pending.frames);
+                core.ended(&job.writer, status);
+            } else {
+                tracing::warn!(run = %job.writer.id(), ?outcomes, "could not end the run");
+                core.abandon(&job.writer.live);
+            }
+        });
+    }
+
+    /// A run's terminal event is durable and visible.
+    pub(crate) fn ended(&self, writer: &Writer, status: RunStatus) {
+        self.metrics.ended(status);
+        self.metrics.output_tokens(writer.output_tokens());
+        self.forget(&writer.live);
+    }
+
+    /// Another process writes to the run: subscribers go on from the store.
+    pub(crate) fn abandon(&self, live: &LiveRun) {
+        live.moved();
+        self.forget(live);
+    }
+
+    pub(crate) fn forget(&self, live: &LiveRun) {
+        self.hub.close(live.id);
+        let (deadline, queue_until) = {
+            let mut control = live.control.lock();
+            (control.deadline.take(), control.queue_until.take())
+        };
+        if let Some(at) = deadline {
+            self.timers.clear(at, live.id, Due::Deadline);
+        }
+        if let Some(at) = queue_until {
+            self.timers.clear(at, live.id, Due::QueueWait);
+        }
+        self.quieter.notify_waiters();
+    }
+
+    /// A cancellation was recorded by somebody else; whether this is news.
+    pub(crate) fn note_cancel(&self, live: &LiveRun) -> bool {
+        let mut control = live.control.lock();
+        let news = control.intent.is_none();
+        control.intent.get_or_insert(CANCELLED);
+        news
+    }
+
+    /// A run shall end as `intent` says, wherever it is now. The first intent counts.
+    pub(crate) fn end_soon(self: &Arc<Self>, run: RunId, intent: Intent) {
+        let Some(live) = self.hub.find(run) else {
+            return;
+        };
+        let phase = {
+            let mut control = live.control.lock();
+            control.intent.get_or_insert(intent);
+            control.phase.clone()
+        };
+        match phase {
+            Phase::On(link) => {
+                link.send(Command::Cancel(run)).ok();
+            }
+            // Not found: it is on its way somewhere, and whoever has it looks at the intent next.
+            Phase::Queued => {
+                if let Some(job) = self.queues.remove(run) {
+                    let intent = live.control.lock().intent.clone().unwrap_or(CANCELLED);
+                    self.end_unsent(*job, Ending::of(&intent));
+                }
+            }
+        }
+    }
+
+    /// Carries out what falls due, for ever.
+    pub(crate) async fn keep_time(self: Arc<Self>) {
+        loop {
+            match self.timers.next().await {
+                (run, Due::Deadline) => self.end_soon(run, DEADLINE),
+                (run, Due::QueueWait) => {
+                    let queued = self
+                        .hub
+                        .find(run)
+                        .is_some_and(|live| matches!(live.control.lock().phase, Phase::Queued));
+                    if queued {
+                        self.end_soon(run, QUEUE_WAIT);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes when a run is due. Wall-clock times become monotonic ones here, so that a clock that jumps later ends nothing.
+    pub(crate) fn set_times(&self, live: &LiveRun, deadline_ms: Option<u64>, queue_ms: u64) {
+        let now = Instant::now();
+        let wall = crate::clock::now_ms();
+        let mut control = live.control.lock();
+        if let Some(deadline_ms) = deadline_ms {
+            let at = now + std::time::Duration::from_millis(deadline_ms.saturating_sub(wall));
+            control.deadline = Some(at);
+            self.timers.set(at, live.id, Due::Deadline);
+        }
+        let at = now + std::time::Duration::from_millis(queue_ms);
+        control.queue_until = Some(at);
+        self.timers.set(at, live.id, Due::QueueWait);
+    }
+
+    /// A worker came, went or loaded something.
+    pub(crate) fn workers_changed(self: &Arc<Self>, pool: &str) {
+        self.pump(pool);
+        self.quieter.notify_waiters();
+    }
+}

@@ -1,0 +1,68 @@
+//! The error a request ends with, on its way to becoming a response.
+
+use serde_json::Value;
+use weir_protocol::error::{ErrorBody, ErrorCode};
+use weir_store::StoreError;
+
+/// One error for every failing request; boxed, because it is rare and wide.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError(Box<ErrorBody>);
+
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self(Box::new(ErrorBody::new(code, message)))
+    }
+
+    /// A parameter of the wrong shape or range; `message` says the remedy.
+    pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidRequest, message).param(param)
+    }
+
+    pub(crate) fn run_not_found() -> Self {
+        Self::new(
+            ErrorCode::RunNotFound,
+            "no such run; its id comes in `runId` and in the header x-run-id",
+        )
+    }
+
+    pub(crate) fn param(mut self, param: impl Into<String>) -> Self {
+        self.0.param = Some(param.into());
+        self
+    }
+
+    pub(crate) fn retry_after_ms(mut self, wait_ms: u64) -> Self {
+        self.0.retry_after_ms = Some(wait_ms);
+        self
+    }
+
+    pub(crate) fn details(mut self, details: Value) -> Self {
+        self.0.details = Some(details);
+        self
+    }
+
+    pub(crate) fn code(&self) -> ErrorCode {
+        self.0.code
+    }
+
+    pub(crate) fn body(&self) -> &ErrorBody {
+        &self.0
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        // The cause may name files of this machine: it goes to the log, not to the client.
+        tracing::error!(%error, "the store refused a request");
+        let wait_ms = match error {
+            StoreError::Busy { .. } => 50,
+            _ => 1000,
+        };
+        Self::new(
+            ErrorCode::StoreUnavailable,
+            "the run store does not answer; nothing was started, try again",
+        )
+        .retry_after_ms(wait_ms)
+    }
+}

@@ -1,0 +1,187 @@
+//! The gateway as its owner sees it: start, apply, serve, drain.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use weir_store::{Store, StoreError};
+
+use crate::admit::{Queues, TokenizerPool};
+use crate::clock::now_ms;
+use crate::config::Config;
+use crate::core::Core;
+use crate::directory::Directory;
+use crate::http::server;
+use crate::hub::Hub;
+use crate::links::Links;
+use crate::metrics::Metrics;
+use crate::recover::Orphans;
+use crate::snapshot::Snapshot;
+use crate::timers::Timers;
+
+/// How often ended runs are looked through for events whose retention is over.
+const EXPIRE_EVERY: Duration = Duration::from_secs(30);
+/// Runs whose events are dropped in one commit.
+const EXPIRE_AT_ONCE: usize = 256;
+
+/// A running gateway. Cloning shares it.
+#[derive(Clone)]
+pub struct Gateway(Arc<Core>);
+
+/// What a worker looks like from here.
+#[derive(Clone, Debug)]
+pub struct WorkerView {
+    /// Its name.
+    pub name: String,
+    /// Its pool.
+    pub pool: String,
+    /// Whether there is a session with it.
+    pub connected: bool,
+    /// Whether it takes no new runs.
+    pub draining: bool,
+    /// Digests of the versions it serves.
+    pub digests: Vec<String>,
+    /// Runs of this gateway on it.
+    pub in_flight: u32,
+    /// KV positions it has.
+    pub kv_tokens: u64,
+    /// What it last said of itself.
+    pub status: weir_protocol::worker::WorkerStatus,
+}
+
+impl Gateway {
+    /// Starts a gateway on a store: makes its live runs known, opens sessions with the workers, and begins to settle what no worker
+    /// holds. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn start(
+        config: Config,
+        store: Arc<dyn Store>,
+        registry: &weir_telemetry::Metrics,
+        snapshot: Snapshot,
+    ) -> Result<Self, StoreError> {
+        let core = Arc::new(Core {
+            hub: Arc::new(Hub::new(config.tail_events)),
+            tokenizers: TokenizerPool::new(config.tokenizer_threads, config.tokenizer_queue),
+            config,
+            store,
+            metrics: Arc::new(Metrics::new(registry)),
+            directory: ArcSwap::from_pointee(Directory::new(Snapshot::default())),
+            queues: Queues::default(),
+            links: Links::default(),
+            orphans: Orphans::default(),
+            timers: Timers::default(),
+            draining: false.into(),
+            quieter: tokio::sync::Notify::new(),
+        });
+        let found = core.find_orphans().await?;
+        if found > 0 {
+            tracing::info!(runs = found, "runs were live when the last gateway ended");
+        }
+        let gateway = Self(core);
+        gateway.apply(snapshot);
+        tokio::spawn(Arc::clone(&gateway.0).keep_time());
+        tokio::spawn(Arc::clone(&gateway.0).settle_orphans());
+        tokio::spawn(expire(Arc::clone(&gateway.0)));
+        Ok(gateway)
+    }
+
+    /// Swaps everything that can change. Live runs go on as they were accepted.
+    pub fn apply(&self, snapshot: Snapshot) {
+        let workers = snapshot.workers.clone();
+        self.0.directory.store(Arc::new(Directory::new(snapshot)));
+        self.0.links.apply(&self.0, &workers);
+    }
+
+    /// Serves HTTP until `stop`; then refuses new runs, finishes the streams that are open, for at most `grace`, and returns. Runs that
+    /// are still live stay with their workers and in the store for the next gateway.
+    pub async fn serve(&self, listener: TcpListener, stop: CancellationToken, grace: Duration) {
+        let core = Arc::clone(&self.0);
+        let draining = stop.clone();
+        let mark = async {
+            draining.cancelled().await;
+            core.draining.store(true, Ordering::Release);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = server::serve(Arc::clone(&self.0), listener, stop, grace) => {}
+            () = mark => {}
+        }
+    }
+
+    /// Refuses new runs from now on and waits until no run is live, for at most `within`; how many are left.
+    pub async fn drain(&self, within: Duration) -> usize {
+        self.0.draining.store(true, Ordering::Release);
+        let until = Instant::now() + within;
+        loop {
+            let quieter = self.0.quieter.notified();
+            let live = self.0.hub.len();
+            if live == 0 || tokio::time::timeout_at(until, quieter).await.is_err() {
+                return live;
+            }
+        }
+    }
+
+    /// The supervisor saw this worker's process end: its runs need not wait for it to come back.
+    pub fn worker_died(&self, name: &str) {
+        self.0.links.died(name);
+    }
+
+    /// Whether a request for this version would find a worker.
+    pub fn is_served(&self, pool: &str, digest: &str) -> bool {
+        self.0.links.any(pool, digest)
+    }
+
+    /// The workers, as last heard.
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let handles = self.0.links.handles();
+        handles
+            .iter()
+            .map(|link| {
+                let facts = link.facts.lock().clone();
+                WorkerView {
+                    name: link.endpoint.name.clone(),
+                    pool: link.endpoint.pool.clone(),
+                    connected: link.connected.load(Ordering::Acquire),
+                    draining: link.draining.load(Ordering::Acquire),
+                    digests: facts.digests,
+                    in_flight: link.in_flight.load(Ordering::Acquire),
+                    kv_tokens: link.kv_tokens(),
+                    status: facts.status,
+                }
+            })
+            .collect()
+    }
+
+    /// Runs that are not terminal.
+    pub fn live_runs(&self) -> usize {
+        self.0.hub.len()
+    }
+
+    /// Runs that wait for a worker of a pool.
+    pub fn queue_depth(&self, pool: &str) -> usize {
+        self.0.queues.depth(pool)
+    }
+
+    /// Waits until something about workers or live runs changed.
+    pub async fn changed(&self) {
+        self.0.quieter.notified().await;
+    }
+}
+
+async fn expire(core: Arc<Core>) {
+    loop {
+        match core.store.expire(now_ms(), EXPIRE_AT_ONCE).await {
+            Ok(EXPIRE_AT_ONCE..) => continue,
+            Ok(_) => {}
+            Err(StoreError::Closed) => return,
+            Err(error) => tracing::warn!(%error, "cannot drop events whose retention is over"),
+        }
+        tokio::time::sleep(EXPIRE_EVERY).await;
+    }
+}

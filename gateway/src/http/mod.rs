@@ -1,0 +1,9 @@
+//! HTTP mechanics: connections, bodies, responses. Knows no model and no budget.
+
+pub(crate) mod body;
+pub(crate) mod io;
+pub(crate) mod json;
+pub(crate) mod reply;
+pub(crate) mod route;
+pub(crate) mod server;
+pub(crate) mod sse;

@@ -1,0 +1,257 @@
+//! From a request line to its handler. Every answer has the same headers, every refusal the same shape.
+
+use std::sync::Arc;
+
+use http::header::{ALLOW, HeaderMap, HeaderValue};
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use weir_protocol::error::ErrorCode;
+
+use super::body::Body;
+use super::reply::{self, X_REQUEST_ID};
+use super::server::read_body;
+use crate::clock::random_u128;
+use crate::core::Core;
+use crate::error::{ApiError, ApiResult};
+use crate::snapshot::Tenant;
+use crate::{native, openai};
+
+/// A request that was authenticated, with its body still on the way.
+pub(crate) struct Call {
+    pub(crate) core: Arc<Core>,
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) query: String,
+    body: Option<Incoming>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route<'a> {
+    Inference,
+    Run(&'a str),
+    Events(&'a str),
+    Usage,
+    Chat,
+    Completions,
+    Models,
+    Model(&'a str),
+    Embeddings,
+}
+
+impl<'a> Route<'a> {
+    fn find(path: &'a str) -> Option<Self> {
+        match path {
+            "/inference" => return Some(Self::Inference),
+            "/usage" => return Some(Self::Usage),
+            "/v1/chat/completions" => return Some(Self::Chat),
+            "/v1/completions" => return Some(Self::Completions),
+            "/v1/models" => return Some(Self::Models),
+            "/v1/embeddings" => return Some(Self::Embeddings),
+            _ => {}
+        }
+        if let Some(model) = path.strip_prefix("/v1/models/") {
+            return (!model.is_empty()).then_some(Self::Model(model));
+        }
+        let rest = path.strip_prefix("/runs/")?;
+        match rest.split_once('/') {
+            None if !rest.is_empty() => Some(Self::Run(rest)),
+            Some((run, "events")) => Some(Self::Events(run)),
+            _ => None,
+        }
+    }
+
+    /// The label in metrics.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Inference => "inference",
+            Self::Run(_) => "run",
+            Self::Events(_) => "events",
+            Self::Usage => "usage",
+            Self::Chat => "chat_completions",
+            Self::Completions => "completions",
+            Self::Models | Self::Model(_) => "models",
+            Self::Embeddings => "embeddings",
+        }
+    }
+
+    fn methods(self) -> &'static str {
+        match self {
+            Self::Inference | Self::Chat | Self::Completions | Self::Embeddings => "POST",
+            Self::Run(_) => "GET, DELETE",
+            Self::Events(_) | Self::Usage | Self::Models | Self::Model(_) => "GET",
+        }
+    }
+}
+
+/// Answers one request.
+pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Response<Body> {
+    let request_id = request_id(request.headers());
+    let path = request.uri().path().to_owned();
+    let route = Route::find(&path);
+    let metrics = Arc::clone(&core.metrics);
+    let outcome = match route {
+        None => Err(ApiError::new(
+            ErrorCode::NotFound,
+            format!("no such path {path:?}; see the API reference for the paths there are"),
+        )),
+        Some(route) => dispatch(core, route, request).await,
+    };
+    let mut response = outcome.unwrap_or_else(|error| {
+        tracing::debug!(code = ?error.code(), request = request_id.to_str().unwrap_or(""), "refused");
+        reply::error(&error)
+    });
+    if response.status() == http::StatusCode::METHOD_NOT_ALLOWED
+        && let Some(route) = route
+    {
+        let allowed = HeaderValue::from_static(route.methods());
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response.headers_mut().insert(X_REQUEST_ID, request_id);
+    metrics.request(
+        route.map_or("none", Route::name),
+        response.status().as_u16(),
+    );
+    response
+}
+
+async fn dispatch(
+    core: Arc<Core>,
+    route: Route<'_>,
+    request: Request<Incoming>,
+) -> ApiResult<Response<Body>> {
+    let (parts, body) = request.into_parts();
+    let directory = core.directory.load();
+    let tenant = directory.keys.authenticate(&parts.headers)?;
+    drop(directory);
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    let call = Call {
+        core,
+        tenant,
+        headers: parts.headers,
+        query,
+        body: Some(body),
+    };
+    match (route, parts.method) {
+        (Route::Inference, Method::POST) => native::inference(call).await,
+        (Route::Run(run), Method::GET) => native::run(&call, run).await,
+        (Route::Run(run), Method::DELETE) => native::cancel(&call, run).await,
+        (Route::Events(run), Method::GET) => native::events(&call, run).await,
+        (Route::Usage, Method::GET) => native::usage(&call).await,
+        (Route::Chat, Method::POST) => openai::chat(call).await,
+        (Route::Completions, Method::POST) => openai::completions(call).await,
+        (Route::Models, Method::GET) => openai::models(&call),
+        (Route::Model(model), Method::GET) => openai::model(&call, model),
+        (Route::Embeddings, Method::POST) => Err(openai::embeddings()),
+        (route, method) => Err(ApiError::new(
+            ErrorCode::MethodNotAllowed,
+            format!("{method} is not possible here; use {}", route.methods()),
+        )),
+    }
+}
+
+/// The client's own id where it is short and plain, else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let own = headers.get(X_REQUEST_ID).filter(|value| {
+        let bytes = value.as_bytes();
+        (1..=64).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+    });
+    own.cloned().unwrap_or_else(|| {
+        HeaderValue::try_from(format!("req_{:032x}", random_u128())).expect("hex is ASCII")
+    })
+}
+
+impl Call {
+    /// The body, which can be taken once.
+    pub(crate) async fn read_body(&mut self) -> ApiResult<bytes::Bytes> {
+        match self.body.take() {
+            Some(body) => read_body(&self.core.config, body).await,
+            None => Ok(bytes::Bytes::new()),
+        }
+    }
+
+    /// A header's text, where it is there.
+    pub(crate) fn header(&self, name: &str) -> ApiResult<Option<&str>> {
+        self.headers
+            .get(name)
+            .map(|value| {
+                value.to_str().map_err(|_| {
+                    ApiError::invalid(name, format!("header {name} must be plain ASCII"))
+                })
+            })
+            .transpose()
+    }
+
+    /// Parameters of the query, each at most once, none but `known`.
+    pub(crate) fn query(&self, known: &[&str]) -> ApiResult<Vec<(String, String)>> {
+        let mut all: Vec<(String, String)> = Vec::new();
+        for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (percent_decode(name), percent_decode(value));
+            if !known.contains(&name.as_str()) {
+                return Err(ApiError::invalid(
+                    &name,
+                    format!("unknown parameter {name:?}; known are {}", known.join(", ")),
+                ));
+            }
+            if all.iter().any(|(other, _)| *other == name) {
+                return Err(ApiError::invalid(&name, format!("{name:?} is given twice")));
+            }
+            all.push((name, value));
+        }
+        Ok(all)
+    }
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let hex = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
+        match byte {
+            b'+' => out.push(b' '),
+            b'%' => {
+                let rest = bytes.clone();
+                match (hex(bytes.next()), hex(bytes.next())) {
+                    (Some(high), Some(low)) => out.push((high * 16 + low) as u8),
+                    _ => {
+                        out.push(b'%');
+                        bytes = rest;
+                    }
+                }
+            }
+            byte => out.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_find_their_route_and_nothing_else_does() {
+        for (path, want) in [
+            ("/inference", Some(Route::Inference)),
+            ("/runs/run_1", Some(Route::Run("run_1"))),
+            ("/runs/run_1/events", Some(Route::Events("run_1"))),
+            ("/runs/", None),
+            ("/runs/run_1/events/", None),
+            ("/v1/models/a/b", Some(Route::Model("a/b"))),
+            ("/v1/models/", None),
+            ("/inference/", None),
+            ("/", None),
+        ] {
+            assert_eq!(Route::find(path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn percent_signs_decode_and_broken_ones_stay() {
+        assert_eq!(
+            percent_decode("2026-01-01T00%3A00%3a00%2B01:00"),
+            "2026-01-01T00:00:00+01:00"
+        );
+        assert_eq!(percent_decode("a+b%zz%4"), "a b%zz%4");
+    }
+}

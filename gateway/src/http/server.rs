@@ -1,0 +1,138 @@
+//! Accepting connections, within bounds, until told to stop.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use weir_protocol::error::ErrorCode;
+
+use super::io::TimedIo;
+use super::route::handle;
+use crate::config::Config;
+use crate::core::Core;
+use crate::error::{ApiError, ApiResult};
+
+/// Serves until `stop`, then finishes the requests that are under way, for at most `grace`.
+pub(crate) async fn serve(
+    core: Arc<Core>,
+    listener: TcpListener,
+    stop: CancellationToken,
+    grace: Duration,
+) {
+    let builder = Arc::new(protocol(&core.config));
+    let connections = Arc::new(Semaphore::new(core.config.max_connections));
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener, &connections) => accepted,
+            () = stop.cancelled() => break,
+        };
+        let Some((stream, permit)) = accepted else {
+            continue;
+        };
+        let io = TokioIo::new(TimedIo::new(stream, core.config.write_timeout));
+        let service_core = Arc::clone(&core);
+        let service = service_fn(move |request| {
+            let core = Arc::clone(&service_core);
+            async move { Ok::<_, Infallible>(handle(core, request).await) }
+        });
+        let connection = builder.serve_connection(io, service).into_owned();
+        let connection = graceful.watch(connection);
+        let metrics = Arc::clone(&core.metrics);
+        tokio::spawn(async move {
+            metrics.connections.inc();
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended");
+            }
+            metrics.connections.dec();
+            drop(permit);
+        });
+    }
+    drop(listener);
+    // hyper's graceful shutdown may never end: the deadline is ours.
+    if tokio::time::timeout(grace, graceful.shutdown())
+        .await
+        .is_err()
+    {
+        tracing::warn!("cut connections that were still open at the end of the grace period");
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    connections: &Arc<Semaphore>,
+) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let permit = Arc::clone(connections).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => {
+            // Tokens are small and must not wait for each other.
+            stream.set_nodelay(true).ok();
+            Some((stream, permit))
+        }
+        Err(error) => {
+            // Out of file descriptors, for example: the backlog waits, the CPU must not spin.
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            None
+        }
+    }
+}
+
+fn protocol(config: &Config) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(config.header_timeout)
+        .max_buf_size(config.header_bytes.max(8192))
+        .max_headers(config.header_count);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(config.header_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(256)
+        .max_send_buf_size(64 << 10)
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20));
+    builder
+}
+
+/// A request's body, if it is small enough and comes in time.
+pub(crate) async fn read_body(config: &Config, body: Incoming) -> ApiResult<bytes::Bytes> {
+    use http_body::Body as _;
+    let too_large = || {
+        ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!(
+                "the body is larger than {} bytes; send less text",
+                config.body_bytes
+            ),
+        )
+        .details(serde_json::json!({"largestBodyBytes": config.body_bytes}))
+    };
+    if body.size_hint().lower() > config.body_bytes as u64 {
+        return Err(too_large());
+    }
+    let collected = Limited::new(body, config.body_bytes).collect();
+    match tokio::time::timeout(config.body_timeout, collected).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(ApiError::new(
+            ErrorCode::InvalidRequest,
+            format!("the body could not be read: {error}"),
+        )),
+        Err(_) => Err(ApiError::new(
+            ErrorCode::InvalidRequest,
+            "the body did not arrive in time; send it faster",
+        )),
+    }
+}

@@ -1,0 +1,135 @@
+//! One event in its final form: encoded once, stored, shared and sent as the same bytes.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Serialize;
+use weir_run::{EventKind, Sequence};
+use weir_store::EventRecord;
+
+/// An event as SSE, with the place of its data in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) sequence: u64,
+    pub(crate) kind: &'static str,
+    /// `id: …\nevent: …\ndata: …\n\n`
+    pub(crate) sse: Bytes,
+    data_start: u32,
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    sequence: u64,
+    #[serde(flatten)]
+    kind: &'a EventKind,
+}
+
+/// Encodes an event.
+pub(crate) fn encode(sequence: u64, kind: &EventKind) -> Frame {
+    let name = kind.name();
+    let mut out = head(sequence, name, 160);
+    let data_start = out.len() as u32;
+    let data = Data { sequence, kind };
+    serde_json::to_writer((&mut out).writer(), &data).expect("events serialize");
+    finish(sequence, name, out, data_start)
+}
+
+fn head(sequence: u64, name: &str, data_bytes: usize) -> BytesMut {
+    let mut out = BytesMut::with_capacity(48 + data_bytes);
+    let mut digits = [0_u8; 20];
+    out.put_slice(b"id: ");
+    out.put_slice(decimal(sequence, &mut digits));
+    out.put_slice(b"\nevent: ");
+    out.put_slice(name.as_bytes());
+    out.put_slice(b"\ndata: ");
+    out
+}
+
+fn finish(sequence: u64, kind: &'static str, mut out: BytesMut, data_start: u32) -> Frame {
+    out.put_slice(b"\n\n");
+    Frame {
+        sequence,
+        kind,
+        sse: out.freeze(),
+        data_start,
+    }
+}
+
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+impl Frame {
+    /// The JSON of the event, sharing the frame's memory.
+    pub(crate) fn data(&self) -> Bytes {
+        self.sse.slice(self.data_start as usize..self.sse.len() - 2)
+    }
+
+    pub(crate) fn record(&self) -> EventRecord {
+        EventRecord {
+            sequence: Sequence(self.sequence),
+            kind: self.kind,
+            data: self.data(),
+        }
+    }
+
+    pub(crate) fn from_record(record: &EventRecord) -> Self {
+        let mut out = head(record.sequence.0, record.kind, record.data.len());
+        let data_start = out.len() as u32;
+        out.put_slice(&record.data);
+        finish(record.sequence.0, record.kind, out, data_start)
+    }
+
+    pub(crate) fn is_terminal(&self) -> bool {
+        !matches!(self.kind, "accepted" | "started" | "delta")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_run::{FinishReason, Usage};
+
+    #[test]
+    fn events_look_as_the_contract_shows_them_and_survive_the_store() {
+        let delta = EventKind::Delta {
+            text: "Red\n".into(),
+            tokens: 1,
+            choice: 0,
+            logprobs: None,
+            choice_finish_reason: None,
+        };
+        let usage = Usage {
+            prompt_tokens: 11,
+            cached_tokens: 0,
+            output_tokens: 2,
+            cost_micros: 19,
+        };
+        let completed = EventKind::completed(FinishReason::Stop, usage);
+        let cases = [
+            (
+                encode(3, &delta),
+                "id: 3\nevent: delta\ndata: {\"sequence\":3,\"text\":\"Red\\n\",\"tokens\":1}\n\n",
+            ),
+            (
+                encode(5, &completed),
+                "id: 5\nevent: completed\ndata: {\"sequence\":5,\"status\":\"completed\",\"finishReason\":\"stop\",\"usage\":\
+                 {\"promptTokens\":11,\"cachedTokens\":0,\"outputTokens\":2,\"costMicros\":19}}\n\n",
+            ),
+            (
+                encode(u64::MAX, &EventKind::Started { queue_ms: 3 }),
+                "id: 18446744073709551615\nevent: started\ndata: {\"sequence\":18446744073709551615,\"queueMs\":3}\n\n",
+            ),
+        ];
+        for (frame, want) in cases {
+            assert_eq!(frame.sse, want);
+            assert_eq!(Frame::from_record(&frame.record()).sse, want);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Runs that are not terminal, and the last events of each.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use weir_run::{RunId, RunStatus};
+
+use super::Frame;
+use crate::link::LinkHandle;
+
+/// All live runs of this gateway.
+pub(crate) struct Hub {
+    shards: [Mutex<HashMap<RunId, Arc<LiveRun>>>; 16],
+    tail_events: usize,
+}
+
+/// A live run: its tail and who has it now. Whose it is the store knows: every lookup by a client goes there first.
+pub(crate) struct LiveRun {
+    pub(crate) id: RunId,
+    tail: Mutex<Tail>,
+    pub(crate) control: Mutex<Control>,
+    subscribers: AtomicU64,
+}
+
+#[derive(Default)]
+struct Tail {
+    frames: VecDeque<Frame>,
+    last: u64,
+    ended: bool,
+    moved: bool,
+    waiting: Vec<(u64, Waker)>,
+}
+
+/// Who may write to a run, and how it is meant to end.
+pub(crate) struct Control {
+    pub(crate) phase: Phase,
+    pub(crate) intent: Option<Intent>,
+    /// Timers that must be taken back when the run ends.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) queue_until: Option<Instant>,
+}
+
+/// Where a run's writer is.
+#[derive(Clone)]
+pub(crate) enum Phase {
+    /// In a queue, or on the way into or out of one.
+    Queued,
+    /// With the link to a worker.
+    On(Arc<LinkHandle>),
+}
+
+/// An end that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Intent {
+    pub(crate) status: RunStatus,
+    pub(crate) reason: &'static str,
+}
+
+impl Hub {
+    pub(crate) fn new(tail_events: usize) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            tail_events,
+        }
+    }
+
+    fn shard(&self, run: RunId) -> &Mutex<HashMap<RunId, Arc<LiveRun>>> {
+        // The low bits of an id are random.
+        &self.shards[usize::from(run.to_bytes()[15] & 15)]
+    }
+
+    /// Makes a run known. `last` is the last event in its log.
+    pub(crate) fn open(&self, id: RunId, last: u64) -> Arc<LiveRun> {
+        let live = Arc::new(LiveRun {
+            id,
+            tail: Mutex::new(Tail {
+                last,
+                ..Tail::default()
+            }),
+            control: Mutex::new(Control {
+                phase: Phase::Queued,
+                intent: None,
+                deadline: None,
+                queue_until: None,
+            }),
+            subscribers: AtomicU64::new(0),
+        });
+        self.shard(id).lock().insert(id, Arc::clone(&live));
+        live
+    }
+
+    pub(crate) fn find(&self, run: RunId) -> Option<Arc<LiveRun>> {
+        self.shard(run).lock().get(&run).cloned()
+    }
+
+    /// Forgets a run; its subscribers still get what is in the tail.
+    pub(crate) fn close(&self, run: RunId) -> Option<Arc<LiveRun>> {
+        self.shard(run).lock().remove(&run)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Shows durable events to the run's subscribers.
+    pub(crate) fn publish(&self, live: &LiveRun, frames: impl IntoIterator<Item = Frame>) {
+        let mut tail = live.tail.lock();
+        for frame in frames {
+            debug_assert_eq!(frame.sequence, tail.last + 1, "a gap in {}", live.id);
+            tail.last = frame.sequence;
+            tail.ended |= frame.is_terminal();
+            if tail.frames.len() >= self.tail_events {
+                tail.frames.pop_front();
+            }
+            tail.frames.push_back(frame);
+        }
+        for (_, waker) in tail.waiting.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+/// What a subscriber finds after its cursor.
+pub(crate) enum Next {
+    /// Frames were added to its buffer.
+    Taken,
+    /// The tail begins later: the store has what is missing.
+    Behind,
+    /// The run ended and everything was taken.
+    Ended,
+    /// Another process has the run now.
+    Moved,
+}
+
+impl LiveRun {
+    pub(crate) fn subscriber(&self) -> u64 {
+        self.subscribers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Nothing more will be published here.
+    pub(crate) fn moved(&self) {
+        let mut tail = self.tail.lock();
+        tail.moved = true;
+        for (_, waker) in tail.waiting.drain(..) {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn unsubscribe(&self, subscriber: u64) {
+        self.tail
+            .lock()
+            .waiting
+            .retain(|(waiting, _)| *waiting != subscriber);
+    }
+
+    /// Takes at most `most` frames after `cursor`, or leaves the waker.
+    pub(crate) fn poll_after(
+        &self,
+        cursor: u64,
+        most: usize,
+        (subscriber, waker): (u64, &Waker),
+        into: &mut VecDeque<Frame>,
+    ) -> Poll<Next> {
+        let mut tail = self.tail.lock();
+        if cursor >= tail.last {
+            if tail.ended {
+                return Poll::Ready(Next::Ended);
+            }
+            if tail.moved {
+                return Poll::Ready(Next::Moved);
+            }
+            match tail.waiting.iter_mut().find(|(id, _)| *id == subscriber) {
+                Some((_, old)) => old.clone_from(waker),
+                None => tail.waiting.push((subscriber, waker.clone())),
+            }
+            return Poll::Pending;
+        }
+        let first = tail.last + 1 - tail.frames.len() as u64;
+        if cursor + 1 < first {
+            return Poll::Ready(Next::Behind);
+        }
+        let skip = (cursor + 1 - first) as usize;
+        into.extend(tail.frames.iter().skip(skip).take(most).cloned());
+        Poll::Ready(Next::Taken)
+    }
+}

@@ -1,0 +1,9 @@
+//! Live tails of runs: events that are durable, kept for a moment in memory and shared by all subscribers.
+
+mod frame;
+mod live;
+mod source;
+
+pub(crate) use frame::{Frame, encode};
+pub(crate) use live::{Hub, Intent, LiveRun, Phase};
+pub(crate) use source::EventSource;

@@ -1,0 +1,140 @@
+//! A subscriber's view of a run: retained events from the store, then live ones, without a gap and without a copy.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::Sleep;
+use weir_run::{RunId, Sequence};
+use weir_store::{EventRecord, Store, StoreError};
+
+use super::live::Next;
+use super::{Frame, Hub, LiveRun};
+
+/// Frames taken from a tail at once: bounds what a slow reader holds.
+const TAKE: usize = 16;
+/// Events read from the store at once.
+const PAGE: usize = 64;
+/// How often the store is asked about a run that lives in another process.
+const ELSEWHERE: Duration = Duration::from_millis(100);
+
+type Reading = Pin<Box<dyn Future<Output = Result<Vec<EventRecord>, StoreError>> + Send>>;
+
+/// Events of one run after a cursor; ends after the terminal event.
+pub(crate) struct EventSource {
+    store: Arc<dyn Store>,
+    hub: Arc<Hub>,
+    run: RunId,
+    cursor: u64,
+    live: Option<(Arc<LiveRun>, u64)>,
+    ready: VecDeque<Frame>,
+    reading: Option<Reading>,
+    pause: Option<Pin<Box<Sleep>>>,
+    done: bool,
+}
+
+impl EventSource {
+    pub(crate) fn new(store: Arc<dyn Store>, hub: Arc<Hub>, run: RunId, after: u64) -> Self {
+        let mut source = Self {
+            store,
+            hub,
+            run,
+            cursor: after,
+            live: None,
+            ready: VecDeque::new(),
+            reading: None,
+            pause: None,
+            done: false,
+        };
+        source.join();
+        source
+    }
+
+    fn join(&mut self) {
+        self.live = self.hub.find(self.run).map(|live| {
+            let subscriber = live.subscriber();
+            (live, subscriber)
+        });
+    }
+
+    fn read(&mut self) {
+        let (store, run, after) = (Arc::clone(&self.store), self.run, Sequence(self.cursor));
+        self.reading = Some(Box::pin(
+            async move { store.events(run, after, PAGE).await },
+        ));
+    }
+
+    /// The next event; `None` after the terminal one.
+    pub(crate) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame, StoreError>>> {
+        loop {
+            if self.done {
+                return Poll::Ready(None);
+            }
+            if let Some(frame) = self.ready.pop_front() {
+                self.cursor = frame.sequence;
+                self.done = frame.is_terminal();
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if let Some(reading) = &mut self.reading {
+                let records = ready!(reading.as_mut().poll(cx));
+                self.reading = None;
+                match records {
+                    Err(error) => {
+                        self.done = true;
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                    Ok(records) if records.is_empty() => self.nothing_stored(),
+                    Ok(records) => self.ready.extend(records.iter().map(Frame::from_record)),
+                }
+                continue;
+            }
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pause = None;
+                self.read();
+                continue;
+            }
+            let Some((live, subscriber)) = &self.live else {
+                self.read();
+                continue;
+            };
+            let seat = (*subscriber, cx.waker());
+            match ready!(live.poll_after(self.cursor, TAKE, seat, &mut self.ready)) {
+                Next::Taken => {}
+                Next::Behind => self.read(),
+                Next::Ended => self.done = true,
+                Next::Moved => self.live = None,
+            }
+        }
+    }
+
+    /// The store has nothing after the cursor: the run may have come to life here, or lives in another process.
+    fn nothing_stored(&mut self) {
+        if self.live.is_some() {
+            // A tail says that there is more, the store does not have it: retention took it away.
+            self.done = true;
+            return;
+        }
+        self.join();
+        if self.live.is_none() {
+            self.pause = Some(Box::pin(tokio::time::sleep(ELSEWHERE)));
+        }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Result<Frame, StoreError>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+}
+
+impl Drop for EventSource {
+    fn drop(&mut self) {
+        if let Some((live, subscriber)) = &self.live {
+            live.unsubscribe(*subscriber);
+        }
+    }
+}

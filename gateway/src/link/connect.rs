@@ -1,0 +1,97 @@
+//! One attempt to open a session with a worker.
+
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint, Uri};
+use weir_protocol::frames::{MAX_MESSAGE_BYTES, PROTOCOL, STREAM_WINDOW_BYTES};
+use weir_protocol::worker::worker_client::WorkerClient;
+use weir_protocol::worker::{GatewayFrame, Hello, Welcome, WorkerFrame, worker_frame};
+
+use crate::snapshot::WorkerAddress;
+
+/// An open session, after Hello and Welcome.
+pub(crate) struct Conn {
+    pub(crate) outbound: mpsc::UnboundedSender<GatewayFrame>,
+    pub(crate) inbound: Streaming<WorkerFrame>,
+    pub(crate) welcome: Welcome,
+}
+
+/// Why no session came about.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("the worker cannot be reached")]
+    Transport(#[source] tonic::transport::Error),
+    #[error("the worker's address is not valid")]
+    Address(#[source] tonic::transport::Error),
+    #[error("the worker refused the session: {0}")]
+    Refused(String),
+    #[error("the worker's first frame was not a welcome of protocol 1")]
+    NoWelcome,
+    #[error("the worker did not answer within {0:?}")]
+    Timeout(Duration),
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) async fn connect(address: WorkerAddress, hello: Hello) -> Result<Conn, ConnectError> {
+    tokio::time::timeout(PATIENCE, open(address, hello))
+        .await
+        .unwrap_or(Err(ConnectError::Timeout(PATIENCE)))
+}
+
+async fn open(address: WorkerAddress, hello: Hello) -> Result<Conn, ConnectError> {
+    let channel = channel(address).await?;
+    let (outbound, frames) = mpsc::unbounded_channel();
+    // Nobody but this function holds the receiver: the send cannot fail.
+    outbound.send(hello.into()).ok();
+    let mut inbound = WorkerClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        .session(UnboundedReceiverStream::new(frames))
+        .await
+        .map_err(|status| ConnectError::Refused(status.message().to_owned()))?
+        .into_inner();
+    let first = inbound
+        .message()
+        .await
+        .map_err(|status| ConnectError::Refused(status.message().to_owned()))?;
+    match first.and_then(|first| first.frame) {
+        Some(worker_frame::Frame::Welcome(welcome)) if welcome.protocol == PROTOCOL => Ok(Conn {
+            outbound,
+            inbound,
+            welcome,
+        }),
+        _ => Err(ConnectError::NoWelcome),
+    }
+}
+
+async fn channel(address: WorkerAddress) -> Result<Channel, ConnectError> {
+    let uri = match &address {
+        WorkerAddress::Unix(_) => "http://worker".to_owned(),
+        WorkerAddress::Tcp(host) => format!("http://{host}"),
+    };
+    let endpoint = Endpoint::from_shared(uri)
+        .map_err(ConnectError::Address)?
+        .connect_timeout(Duration::from_secs(2))
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(2 * STREAM_WINDOW_BYTES);
+    let connected = match address {
+        WorkerAddress::Tcp(_) => endpoint.connect().await,
+        WorkerAddress::Unix(path) => {
+            let connector = tower::service_fn(move |_: Uri| {
+                let path = path.clone();
+                async move { UnixStream::connect(path).await.map(TokioIo::new) }
+            });
+            endpoint.connect_with_connector(connector).await
+        }
+    };
+    connected.map_err(ConnectError::Transport)
+}

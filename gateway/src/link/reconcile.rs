@@ -1,0 +1,115 @@
+//! What a welcome means for the runs of both sides: attach, adopt, give up, tell the worker to forget.
+
+use futures::future::join_all;
+use weir_protocol::worker::{Attach, Cancel, HeldRun};
+use weir_run::{Epoch, RunId};
+
+use super::Link;
+use super::session::{Held, id_bytes, parse_id};
+use super::writer::Pending;
+use crate::hub::Phase;
+
+/// Take-overs under way at once: each is a commit, and a burst must not fill the store's queue.
+const AT_ONCE: usize = 64;
+
+impl Link {
+    /// Brings the worker's runs and this link's runs together. Everything received before is durable.
+    pub(super) async fn reconcile(&mut self) {
+        let Some(conn) = &mut self.conn else { return };
+        let welcome = std::mem::take(&mut conn.welcome);
+        {
+            let mut facts = self.handle.facts.lock();
+            facts.digests = welcome
+                .models
+                .iter()
+                .map(|model| model.version_digest.clone())
+                .collect();
+            facts.limits = welcome.limits.unwrap_or_default();
+        }
+        let mut attach = Vec::new();
+        for held in welcome.held {
+            let Some(run) = parse_id(&held.run) else {
+                continue;
+            };
+            if !self.runs.contains_key(&run) && !self.adopt(run) {
+                // Ended without this worker, or somebody else's: it need not go on.
+                self.send(Cancel {
+                    run: held.run,
+                    epoch: held.epoch,
+                });
+                continue;
+            }
+            attach.push((run, held));
+        }
+        let known: Vec<RunId> = self.runs.keys().copied().collect();
+        for run in known {
+            if !attach.iter().any(|(held, _)| *held == run) {
+                self.lose(run, "the worker restarted and no longer has the run");
+            }
+        }
+        self.boot = welcome.boot;
+        for some in attach.chunks(AT_ONCE) {
+            self.attach(some).await;
+        }
+    }
+
+    /// Takes in a run that was found in the store at start.
+    fn adopt(&mut self, run: RunId) -> bool {
+        let Some(orphan) = self.core.orphans.take(run) else {
+            return false;
+        };
+        self.handle.occupy(orphan.writer.reserved_tokens);
+        self.runs.insert(
+            run,
+            Held {
+                writer: orphan.writer,
+                submit: Some(orphan.submit),
+                pool: orphan.pool,
+                attempts: orphan.attempts,
+                pending: Pending::default(),
+            },
+        );
+        true
+    }
+
+    async fn attach(&mut self, some: &[(RunId, HeldRun)]) {
+        let epochs = join_all(some.iter().map(|(run, _)| self.core.store.take_over(*run))).await;
+        for ((run, at_worker), epoch) in some.iter().zip(epochs) {
+            match epoch {
+                Ok(Some(epoch)) => self.attach_one(*run, at_worker, epoch),
+                Ok(None) => self.abandon(*run, "the run is over"),
+                Err(error) => {
+                    tracing::error!(%run, %error, "cannot take the run over");
+                    self.abandon(*run, "the store refused the take-over");
+                }
+            }
+        }
+    }
+
+    fn attach_one(&mut self, run: RunId, at_worker: &HeldRun, epoch: Epoch) {
+        let Some(held) = self.runs.get_mut(&run) else {
+            return;
+        };
+        held.writer.epoch = epoch;
+        let from_index = held.writer.next_index;
+        let intent = {
+            let mut control = held.writer.live.control.lock();
+            control.phase = Phase::On(self.handle.clone());
+            control.intent.is_some()
+        };
+        if from_index < at_worker.first_index {
+            self.cancel(run);
+            self.lose(run, "the worker no longer has the run's output");
+            return;
+        }
+        self.send(Attach {
+            run: id_bytes(run),
+            epoch: epoch.0,
+            from_index,
+            credit: from_index + self.core.config.row_window,
+        });
+        if intent {
+            self.cancel(run);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The one writer of a run: turns a worker's rows into events. It sees no clock, no store and no socket.
+
+use std::sync::Arc;
+
+use weir_protocol::worker::{Logprob, Row, finish::Reason};
+use weir_run::{
+    Epoch, EventKind, FinishReason, Price, Run, RunId, RunStatus, Sequence, Terminal, TokenLogprob,
+    Usage,
+};
+use weir_store::{Append, EventRecord};
+
+use crate::hub::{Frame, Intent, LiveRun, encode};
+
+/// State of a run's log at its writing end.
+pub(crate) struct Writer {
+    pub(crate) live: Arc<LiveRun>,
+    pub(crate) epoch: Epoch,
+    pub(crate) created_at_ms: u64,
+    pub(crate) reserved_tokens: u64,
+    pub(crate) started: bool,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    output_tokens: u64,
+    price: Price,
+    choices: u32,
+    any_length: bool,
+    worst: Option<(Reason, String)>,
+    /// Rows taken in so far, durable or not.
+    pub(crate) next_index: u64,
+    next_sequence: u64,
+    ended: bool,
+}
+
+/// How a run ends, apart from its usage.
+#[derive(Clone, Debug)]
+pub(crate) struct Ending {
+    pub(crate) status: RunStatus,
+    pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) reason: String,
+}
+
+impl Ending {
+    pub(crate) fn new(status: RunStatus, reason: impl Into<String>) -> Self {
+        Self {
+            status,
+            finish_reason: None,
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn of(intent: &Intent) -> Self {
+        Self::new(intent.status, intent.reason)
+    }
+}
+
+/// Events of one run that are not durable yet.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) frames: Vec<Frame>,
+    rows: u64,
+    output_tokens: u64,
+    started: Option<(u64, String)>,
+    terminal: Option<Terminal>,
+}
+
+impl Pending {
+    /// Rows of worker output in it.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal.is_some()
+    }
+}
+
+/// A row that cannot follow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("row {found} came where row {expected} was due")]
+pub(crate) struct RowGap {
+    expected: u64,
+    found: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(live: Arc<LiveRun>, run: &Run) -> Self {
+        Self {
+            live,
+            epoch: run.epoch,
+            created_at_ms: run.created_at_ms,
+            reserved_tokens: run.reserved_tokens,
+            started: run.started_at_ms.is_some(),
+            prompt_tokens: run.prompt_tokens,
+            cached_tokens: run.cached_tokens,
+            output_tokens: run.output_tokens,
+            price: run.price,
+            choices: run.choices,
+            any_length: false,
+            worst: None,
+            next_index: run.output_index,
+            next_sequence: run.last_sequence.0 + 1,
+            ended: run.status.is_terminal(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> RunId {
+        self.live.id
+    }
+
+    pub(crate) fn output_tokens(&self) -> u64 {
+        self.output_tokens
+    }
+
+    fn push(&mut self, pending: &mut Pending, kind: &EventKind) {
+        pending.frames.push(encode(self.next_sequence, kind));
+        self.next_sequence += 1;
+    }
+
+    /// Takes a row in. Rows of another epoch, rows seen before and rows after the end change nothing.
+    pub(crate) fn row(
+        &mut self,
+        row: Row,
+        worker: &str,
+        now_ms: u64,
+        pending: &mut Pending,
+    ) -> Result<(), RowGap> {
+        if row.epoch != self.epoch.0 || row.index < self.next_index || self.ended {
+            return Ok(());
+        }
+        if row.index > self.next_index {
+            return Err(RowGap {
+                expected: self.next_index,
+                found: row.index,
+            });
+        }
+        self.next_index += 1;
+        pending.rows += 1;
+        self.start(&row, worker, now_ms, pending);
+        let finish = row.finish.as_ref();
+        let finish_reason = finish.and_then(|finish| match finish.reason() {
+            Reason::Stop => Some(FinishReason::Stop),
+            Reason::Length => Some(FinishReason::Length),
+            _ => None,
+        });
+        self.any_length |= finish_reason == Some(FinishReason::Length);
+        if let Some(finish) = finish
+            && finish_reason.is_none()
+        {
+            self.worst = Some((finish.reason(), finish.message.clone()));
+        }
+        let choice_finish_reason = finish_reason.filter(|_| self.choices > 1 && self.started);
+        let run_finished = row.run_finished;
+        if row.tokens > 0
+            || (self.started && !row.text.is_empty())
+            || choice_finish_reason.is_some()
+        {
+            self.output_tokens += u64::from(row.tokens);
+            pending.output_tokens += u64::from(row.tokens);
+            let delta = EventKind::Delta {
+                text: row.text,
+                tokens: row.tokens,
+                choice: row.choice,
+                logprobs: row.logprob.map(|logprob| vec![token_logprob(logprob)]),
+                choice_finish_reason,
+            };
+            self.push(pending, &delta);
+        }
+        if run_finished {
+            let ending = self.natural_ending();
+            self.end(ending, pending);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, row: &Row, worker: &str, now_ms: u64, pending: &mut Pending) {
+        // A run that was cancelled in the worker's queue ends without having begun.
+        let begins = row.started.is_some() || row.tokens > 0;
+        if self.started || !begins {
+            return;
+        }
+        self.started = true;
+        let cached = row.started.map_or(0, |s| u64::from(s.cached_tokens));
+        self.cached_tokens = cached.min(self.prompt_tokens);
+        pending.started = Some((self.cached_tokens, worker.to_owned()));
+        let queue_ms = now_ms.saturating_sub(self.created_at_ms);
+        self.push(pending, &EventKind::Started { queue_ms });
+    }
+
+    /// The end as the worker reports it. What was asked for decides what a cancellation is called.
+    fn natural_ending(&self) -> Ending {
+        match &self.worst {
+            None => Ending {
+                status: RunStatus::Completed,
+                finish_reason: Some(if self.any_length {
+                    FinishReason::Length
+                } else {
+                    FinishReason::Stop
+                }),
+                reason: String::new(),
+            },
+            Some((Reason::Cancelled, message)) => match &self.live.control.lock().intent {
+                Some(intent) => Ending::of(intent),
+                None => Ending::new(
+                    RunStatus::Interrupted,
+                    format!("the worker gave the run up: {message}"),
+                ),
+            },
+            Some((_, message)) => Ending::new(
+                RunStatus::Failed,
+                format!("the engine could not carry the run out: {message}"),
+            ),
+        }
+    }
+
+    /// Ends the run here and now; only the first end counts.
+    pub(crate) fn end(&mut self, ending: Ending, pending: &mut Pending) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        let usage = self.usage();
+        let kind = match ending.finish_reason {
+            Some(finish_reason) => EventKind::completed(finish_reason, usage),
+            None => EventKind::Ended {
+                status: ending.status,
+                reason: ending.reason.clone(),
+                usage,
+            },
+        };
+        self.push(pending, &kind);
+        let error = ending.finish_reason.is_none().then_some(ending.reason);
+        pending.terminal = Some(Terminal {
+            status: ending.status,
+            finish_reason: ending.finish_reason,
+            error,
+            usage,
+        });
+    }
+
+    /// What was consumed. A prompt is consumed once a worker took it up.
+    fn usage(&self) -> Usage {
+        let prompt_tokens = if self.started { self.prompt_tokens } else { 0 };
+        let cached_tokens = self.cached_tokens.min(prompt_tokens);
+        let output_tokens = self.output_tokens;
+        Usage {
+            prompt_tokens,
+            cached_tokens,
+            output_tokens,
+            cost_micros: self.price.cost(prompt_tokens, cached_tokens, output_tokens),
+        }
+    }
+
+    /// What the store is asked to do for `pending`.
+    pub(crate) fn append(&self, pending: &Pending, now_ms: u64) -> Append {
+        let events: Vec<EventRecord> = pending.frames.iter().map(Frame::record).collect();
+        debug_assert!(
+            events
+                .last()
+                .is_none_or(|e| e.sequence == Sequence(self.next_sequence - 1))
+        );
+        Append {
+            run: self.id(),
+            epoch: self.epoch,
+            events,
+            output_tokens: pending.output_tokens,
+            output_index: self.next_index,
+            started: pending.started.clone(),
+            terminal: pending.terminal.clone(),
+            now_ms,
+        }
+    }
+}
+
+fn token_logprob(given: Logprob) -> TokenLogprob {
+    TokenLogprob {
+        token: given.token,
+        bytes: given.token_bytes.to_vec(),
+        logprob: given.logprob,
+        top: given
+            .top
+            .into_iter()
+            .map(|top| TokenLogprob {
+                token: top.token,
+                bytes: top.token_bytes.to_vec(),
+                logprob: top.logprob,
+                top: Vec::new(),
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,89 @@
+//! What the gateway counts. Labels come from bounded sets: codes, statuses, and models of the snapshot; never from a client's text.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use weir_run::RunStatus;
+use weir_telemetry::{Label, Metrics as Registry};
+
+use crate::clock::now_ms;
+use crate::hub::Frame;
+use crate::link::Writer;
+
+const LATENCY_S: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+pub(crate) struct Metrics {
+    requests: Family<Label, Counter>,
+    runs: Family<Label, Counter>,
+    pub(crate) open_streams: Gauge,
+    pub(crate) connections: Gauge,
+    pub(crate) queue_seconds: Histogram,
+    pub(crate) first_token_seconds: Histogram,
+    pub(crate) commit_seconds: Histogram,
+    pub(crate) admission_seconds: Histogram,
+    output_tokens: Counter,
+    events: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let seconds = |name, help| registry.histogram(name, help, LATENCY_S);
+        Self {
+            requests: registry.counters("weir_gateway_requests", "HTTP requests by route and code"),
+            runs: registry.counters("weir_gateway_runs", "Runs by terminal status"),
+            open_streams: registry.gauge("weir_gateway_open_streams", "Event streams being read"),
+            connections: registry.gauge("weir_gateway_connections", "Open client connections"),
+            queue_seconds: seconds(
+                "weir_gateway_queue_seconds",
+                "From acceptance to the worker's first step",
+            ),
+            first_token_seconds: seconds(
+                "weir_gateway_time_to_first_token_seconds",
+                "From acceptance to the first durable token",
+            ),
+            commit_seconds: seconds(
+                "weir_gateway_event_commit_seconds",
+                "Time to make a batch of events durable",
+            ),
+            admission_seconds: seconds(
+                "weir_gateway_admission_seconds",
+                "From the parsed request to its durable acceptance",
+            ),
+            output_tokens: registry.counter("weir_gateway_output_tokens", "Output tokens billed"),
+            events: registry.counter("weir_gateway_events", "Durable events"),
+        }
+    }
+
+    pub(crate) fn request(&self, route: &'static str, code: u16) {
+        self.requests
+            .get_or_create(&vec![
+                ("route", route.to_owned()),
+                ("code", code.to_string()),
+            ])
+            .inc();
+    }
+
+    pub(crate) fn ended(&self, status: RunStatus) {
+        self.runs
+            .get_or_create(&vec![("status", status.as_str().to_owned())])
+            .inc();
+    }
+
+    /// Events became durable.
+    pub(crate) fn saw(&self, writer: &Writer, frames: &[Frame]) {
+        self.events.inc_by(frames.len() as u64);
+        if !frames.iter().any(|frame| frame.kind == "started") {
+            return;
+        }
+        let seconds = now_ms().saturating_sub(writer.created_at_ms) as f64 / 1000.0;
+        self.queue_seconds.observe(seconds);
+        self.first_token_seconds.observe(seconds);
+    }
+
+    pub(crate) fn output_tokens(&self, tokens: u64) {
+        self.output_tokens.inc_by(tokens);
+    }
+}

@@ -1,0 +1,208 @@
+//! A run's events as `OpenAI`'s stream of chunks.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Serialize;
+use weir_run::{Event, EventKind, FinishReason, Run, TokenLogprob, Usage};
+
+use super::outcome::Envelope;
+use super::wire::{ChatChunk, ChunkChoice, CompletionLogprobs, Delta};
+use super::{Kind, Presentation};
+use crate::http::sse::Shape;
+use crate::hub::Frame;
+
+/// Turns events into chunks. One event becomes any number of chunks.
+pub(super) struct Chunks {
+    id: String,
+    model: String,
+    created: u64,
+    presentation: Presentation,
+    choices: Vec<ChoiceState>,
+}
+
+#[derive(Clone, Default)]
+struct ChoiceState {
+    began: bool,
+    finished: bool,
+    /// Log-probabilities of tokens without text so far: of held-back text, or of an end token, which is not shown.
+    held: Vec<TokenLogprob>,
+    offset: u64,
+}
+
+impl Chunks {
+    pub(super) fn new(run: &Run, presentation: Presentation) -> Self {
+        Self {
+            id: object_id(run, presentation.kind),
+            model: run.model.clone(),
+            created: run.created_at_ms / 1000,
+            choices: vec![ChoiceState::default(); run.choices.max(1) as usize],
+            presentation,
+        }
+    }
+
+    fn write(&self, out: &mut BytesMut, choices: &[ChunkChoice<'_>], usage: Option<Usage>) {
+        let object = match self.presentation.kind {
+            Kind::Chat => "chat.completion.chunk",
+            Kind::Completion => "text_completion",
+        };
+        data(
+            out,
+            &ChatChunk {
+                id: &self.id,
+                object,
+                created: self.created,
+                model: &self.model,
+                choices,
+                usage: self
+                    .presentation
+                    .include_usage
+                    .then(|| usage.map(Into::into)),
+            },
+        );
+    }
+
+    fn choice<'a>(
+        &mut self,
+        index: u32,
+        text: Option<&'a str>,
+        logprobs: Vec<TokenLogprob>,
+        finish_reason: Option<FinishReason>,
+    ) -> ChunkChoice<'a> {
+        let shown = self.presentation.logprobs.filter(|_| !logprobs.is_empty());
+        let state = &mut self.choices[index as usize];
+        match self.presentation.kind {
+            Kind::Chat => {
+                let role = (!state.began).then_some("assistant");
+                state.began = true;
+                ChunkChoice::Chat {
+                    index,
+                    delta: Delta {
+                        role,
+                        content: text.or(role.map(|_| "")),
+                    },
+                    logprobs: shown.map(|_| logprobs.into()),
+                    finish_reason,
+                }
+            }
+            Kind::Completion => {
+                state.began = true;
+                ChunkChoice::Completion {
+                    index,
+                    text: text.unwrap_or_default(),
+                    logprobs: shown
+                        .map(|top| CompletionLogprobs::new(logprobs, top, &mut state.offset)),
+                    finish_reason,
+                }
+            }
+        }
+    }
+
+    fn delta(&mut self, out: &mut BytesMut, index: u32, text: &str, mut new: Vec<TokenLogprob>) {
+        let Some(state) = self.choices.get_mut(index as usize) else {
+            return;
+        };
+        if text.is_empty() {
+            state.held.append(&mut new);
+            return;
+        }
+        let mut logprobs = std::mem::take(&mut state.held);
+        logprobs.append(&mut new);
+        let choice = self.choice(index, Some(text), logprobs, None);
+        self.write(out, &[choice], None);
+    }
+
+    /// The last chunk of a choice: an empty delta with the reason. Tokens that were cut off by the ceiling are shown before it.
+    fn finish(&mut self, out: &mut BytesMut, index: u32, reason: FinishReason) {
+        let Some(state) = self.choices.get_mut(index as usize) else {
+            return;
+        };
+        if std::mem::replace(&mut state.finished, true) {
+            return;
+        }
+        let held = std::mem::take(&mut state.held);
+        let unsaid = reason == FinishReason::Length
+            && !held.is_empty()
+            && self.presentation.logprobs.is_some();
+        if unsaid || !self.choices[index as usize].began && self.presentation.kind == Kind::Chat {
+            let choice = self.choice(
+                index,
+                Some(""),
+                if unsaid { held } else { Vec::new() },
+                None,
+            );
+            self.write(out, &[choice], None);
+        }
+        let choice = self.choice(index, None, Vec::new(), Some(reason));
+        self.write(out, &[choice], None);
+    }
+
+    fn completed(&mut self, out: &mut BytesMut, reason: FinishReason, usage: Usage) {
+        for index in 0..self.choices.len() as u32 {
+            self.finish(out, index, reason);
+        }
+        if self.presentation.include_usage {
+            self.write(out, &[], Some(usage));
+        }
+        out.put_slice(b"data: [DONE]\n\n");
+    }
+}
+
+impl Shape for Chunks {
+    fn event(&mut self, frame: &Frame) -> Option<Bytes> {
+        let Ok(event) = Event::decode(frame.kind, &frame.data()) else {
+            return self.broken();
+        };
+        let mut out = BytesMut::new();
+        match event.kind {
+            EventKind::Accepted { .. } | EventKind::Started { .. } => {}
+            EventKind::Delta {
+                text,
+                choice,
+                logprobs,
+                choice_finish_reason,
+                ..
+            } => {
+                self.delta(&mut out, choice, &text, logprobs.unwrap_or_default());
+                if let Some(reason) = choice_finish_reason {
+                    self.finish(&mut out, choice, reason);
+                }
+            }
+            EventKind::Completed {
+                finish_reason,
+                usage,
+                ..
+            } => self.completed(&mut out, finish_reason, usage),
+            EventKind::Ended { status, reason, .. } => {
+                data(&mut out, &Envelope::new(status.as_str(), &reason));
+                out.put_slice(b"data: [DONE]\n\n");
+            }
+        }
+        (!out.is_empty()).then(|| out.freeze())
+    }
+
+    fn broken(&mut self) -> Option<Bytes> {
+        let mut out = BytesMut::new();
+        data(
+            &mut out,
+            &Envelope::new(
+                "store_unavailable",
+                "its events cannot be read at the moment",
+            ),
+        );
+        Some(out.freeze())
+    }
+}
+
+pub(super) fn object_id(run: &Run, kind: Kind) -> String {
+    let id = run.id.to_string();
+    let bare = id.strip_prefix("run_").unwrap_or(&id);
+    match kind {
+        Kind::Chat => format!("chatcmpl-{bare}"),
+        Kind::Completion => format!("cmpl-{bare}"),
+    }
+}
+
+fn data<T: Serialize>(out: &mut BytesMut, value: &T) {
+    out.put_slice(b"data: ");
+    serde_json::to_writer(out.writer(), value).expect("chunks serialize");
+    out.put_slice(b"\n\n");
+}

@@ -1,0 +1,192 @@
+//! The objects of `OpenAI`'s API, with the fields its clients read.
+
+use serde::Serialize;
+use weir_run::{FinishReason, TokenLogprob, Usage};
+
+#[derive(Serialize)]
+pub(super) struct ChatChunk<'a> {
+    pub(super) id: &'a str,
+    pub(super) object: &'static str,
+    pub(super) created: u64,
+    pub(super) model: &'a str,
+    pub(super) choices: &'a [ChunkChoice<'a>],
+    /// Present, and null until the last chunk, when the client asked for usage; else absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Option<OpenAiUsage>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum ChunkChoice<'a> {
+    Chat {
+        index: u32,
+        delta: Delta<'a>,
+        logprobs: Option<ChatLogprobs>,
+        finish_reason: Option<FinishReason>,
+    },
+    Completion {
+        index: u32,
+        text: &'a str,
+        logprobs: Option<CompletionLogprobs>,
+        finish_reason: Option<FinishReason>,
+    },
+}
+
+#[derive(Default, Serialize)]
+pub(super) struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Answer<'a> {
+    pub(super) id: &'a str,
+    pub(super) object: &'static str,
+    pub(super) created: u64,
+    pub(super) model: &'a str,
+    pub(super) choices: Vec<AnswerChoice>,
+    pub(super) usage: OpenAiUsage,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum AnswerChoice {
+    Chat {
+        index: u32,
+        message: AnswerMessage,
+        logprobs: Option<ChatLogprobs>,
+        finish_reason: FinishReason,
+    },
+    Completion {
+        index: u32,
+        text: String,
+        logprobs: Option<CompletionLogprobs>,
+        finish_reason: FinishReason,
+    },
+}
+
+#[derive(Serialize)]
+pub(super) struct AnswerMessage {
+    pub(super) role: &'static str,
+    pub(super) content: String,
+    pub(super) refusal: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct OpenAiUsage {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct PromptDetails {
+    cached_tokens: u64,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u64,
+}
+
+impl From<Usage> for OpenAiUsage {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.output_tokens,
+            total_tokens: usage.prompt_tokens + usage.output_tokens,
+            prompt_tokens_details: PromptDetails {
+                cached_tokens: usage.cached_tokens,
+            },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: 0,
+            },
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct ChatLogprobs {
+    content: Vec<ChatLogprob>,
+    refusal: Option<()>,
+}
+
+#[derive(Serialize)]
+struct ChatLogprob {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+    top_logprobs: Vec<TopLogprob>,
+}
+
+#[derive(Serialize)]
+struct TopLogprob {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+impl From<Vec<TokenLogprob>> for ChatLogprobs {
+    fn from(tokens: Vec<TokenLogprob>) -> Self {
+        let content = tokens
+            .into_iter()
+            .map(|token| ChatLogprob {
+                token: token.token,
+                logprob: token.logprob,
+                bytes: token.bytes,
+                top_logprobs: token
+                    .top
+                    .into_iter()
+                    .map(|top| TopLogprob {
+                        token: top.token,
+                        logprob: top.logprob,
+                        bytes: top.bytes,
+                    })
+                    .collect(),
+            })
+            .collect();
+        Self {
+            content,
+            refusal: None,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<f32>,
+    top_logprobs: Option<Vec<serde_json::Map<String, serde_json::Value>>>,
+    text_offset: Vec<u64>,
+}
+
+impl CompletionLogprobs {
+    /// `offset` is where the first token begins in the text, in characters.
+    pub(super) fn new(tokens: Vec<TokenLogprob>, top: u32, offset: &mut u64) -> Self {
+        let mut made = Self {
+            tokens: Vec::with_capacity(tokens.len()),
+            token_logprobs: Vec::with_capacity(tokens.len()),
+            top_logprobs: (top > 0).then(Vec::new),
+            text_offset: Vec::with_capacity(tokens.len()),
+        };
+        for token in tokens {
+            made.text_offset.push(*offset);
+            *offset += token.token.chars().count() as u64;
+            if let Some(tops) = &mut made.top_logprobs {
+                let alternatives = token.top.iter();
+                tops.push(
+                    alternatives
+                        .map(|top| (top.token.clone(), top.logprob.into()))
+                        .collect(),
+                );
+            }
+            made.token_logprobs.push(token.logprob);
+            made.tokens.push(token.token);
+        }
+        made
+    }
+}

@@ -1,0 +1,116 @@
+//! Runs that were live when the last gateway of this store ended.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::time::Instant;
+use weir_protocol::worker::Submit;
+use weir_run::{RunId, RunStatus, WorkOrder};
+use weir_store::{OpenRun, StoreError};
+
+use crate::clock::now_ms;
+use crate::core::{CANCELLED, Core};
+use crate::link::{Ending, Job, Writer};
+
+/// Live runs of the store that no link has yet.
+#[derive(Default)]
+pub(crate) struct Orphans(Mutex<HashMap<RunId, Job>>);
+
+impl Orphans {
+    pub(crate) fn take(&self, run: RunId) -> Option<Job> {
+        self.0.lock().remove(&run)
+    }
+
+    fn take_all(&self) -> Vec<Job> {
+        let mut all: Vec<Job> = self.0.lock().drain().map(|(_, job)| job).collect();
+        // Ids sort by time: the queue's order is kept.
+        all.sort_by_key(|job| job.writer.id());
+        all
+    }
+}
+
+/// The worker protocol's message for a run, from what was stored of it.
+pub(crate) fn submit_of(run: RunId, epoch: u64, work: WorkOrder) -> Submit {
+    // What was stored was encoded by this program; a record that does not decode asks for nothing and is refused by the worker.
+    let submit = Submit::decode(work.submit.as_slice()).unwrap_or_default();
+    Submit {
+        run: bytes::Bytes::copy_from_slice(&run.to_bytes()),
+        epoch,
+        prompt: work.prompt,
+        ..submit
+    }
+}
+
+impl Core {
+    /// Makes the store's live runs known again. They wait for the workers that may hold them.
+    pub(crate) async fn find_orphans(self: &Arc<Self>) -> Result<usize, StoreError> {
+        let open = self.store.open_runs().await?;
+        let count = open.len();
+        for OpenRun { run, work } in open {
+            let live = self.hub.open(run.id, run.last_sequence.0);
+            if run.status == RunStatus::Cancelling {
+                live.control.lock().intent = Some(CANCELLED);
+            }
+            let waited = now_ms().saturating_sub(run.created_at_ms);
+            let max_wait = work.max_queue_ms.unwrap_or(u64::MAX / 2);
+            let adopt = self.config.adopt_within.as_millis() as u64;
+            self.set_times(
+                &live,
+                run.deadline_ms,
+                max_wait.saturating_sub(waited).clamp(adopt * 2, 86_400_000),
+            );
+            let job = Job {
+                writer: Writer::new(live, &run),
+                submit: submit_of(run.id, run.epoch.0, work),
+                pool: run.pool,
+                attempts: 0,
+            };
+            self.orphans.0.lock().insert(run.id, job);
+        }
+        Ok(count)
+    }
+
+    /// Waits until every worker had its say, or long enough, then decides on the runs nobody holds: what never started is queued
+    /// again, what started ends as interrupted.
+    pub(crate) async fn settle_orphans(self: Arc<Self>) {
+        let until = Instant::now() + self.config.adopt_within;
+        loop {
+            let changed = self.quieter.notified();
+            if self.links.all_welcomed() {
+                break;
+            }
+            if tokio::time::timeout_at(until, changed).await.is_err() {
+                break;
+            }
+        }
+        for job in self.orphans.take_all() {
+            let intent = job.writer.live.control.lock().intent.clone();
+            if let Some(intent) = intent {
+                self.end_unsent(job, Ending::of(&intent));
+            } else if job.writer.started {
+                let ending = Ending::new(
+                    RunStatus::Interrupted,
+                    "the gateway restarted and no worker holds the run",
+                );
+                self.take_over_and_end(job, ending);
+            } else {
+                self.requeue(job);
+            }
+        }
+    }
+
+    fn take_over_and_end(self: &Arc<Self>, mut job: Job, ending: Ending) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            match core.store.take_over(job.writer.id()).await {
+                Ok(Some(epoch)) => {
+                    job.writer.epoch = epoch;
+                    core.end_unsent(job, ending);
+                }
+                _ => core.abandon(&job.writer.live),
+            }
+        });
+    }
+}

@@ -1,0 +1,214 @@
+//! What the gateway serves, to whom, and where: one immutable value, swapped as a whole. Live runs never look at a new one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use weir_budget::Limits;
+use weir_run::Price;
+
+use crate::text::PromptText;
+
+/// Everything that can change while the gateway runs.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    /// Who may call.
+    pub tenants: Vec<Tenant>,
+    /// What they may ask for.
+    pub models: Vec<ModelRoute>,
+    /// Where it runs.
+    pub pools: Vec<Pool>,
+    /// Which processes to keep a session with.
+    pub workers: Vec<WorkerEndpoint>,
+}
+
+/// A class of urgency, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// A person waits.
+    Interactive,
+    /// A program waits.
+    Standard,
+    /// Nobody waits.
+    Batch,
+}
+
+impl Priority {
+    /// All of them, most urgent first.
+    pub const ALL: [Self; 3] = [Self::Interactive, Self::Standard, Self::Batch];
+
+    /// The word of the contract.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Interactive => "interactive",
+            Self::Standard => "standard",
+            Self::Batch => "batch",
+        }
+    }
+
+    /// From the word of the contract.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.as_str() == word)
+    }
+
+    /// 0 interactive, 1 standard, 2 batch.
+    pub fn index(self) -> u8 {
+        self as u8
+    }
+
+    /// The inverse of [`Priority::index`]; anything above is batch.
+    pub fn from_index(index: u8) -> Self {
+        Self::ALL
+            .get(usize::from(index))
+            .copied()
+            .unwrap_or(Self::Batch)
+    }
+}
+
+/// A caller's identity, limits and permissions.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Its name; part of every lookup of a run.
+    pub name: String,
+    /// Its API keys.
+    pub keys: Vec<ApiKey>,
+    /// Budgets, rates and concurrency. `pool_kv_tokens` is worked out from `kv_share_percent` at admission.
+    pub limits: Limits,
+    /// Share of a pool's KV tokens that its live runs may hold.
+    pub kv_share_percent: Option<u8>,
+    /// Longest prompt.
+    pub max_prompt_tokens: Option<u32>,
+    /// Largest output ceiling per choice.
+    pub max_output_tokens: Option<u32>,
+    /// The most urgent class it may ask for, and the one it gets when it asks for none.
+    pub priority: Priority,
+    /// What it may use.
+    pub models: Vec<ModelPermission>,
+    /// Runs of one scope may reuse each other's prefixes. Hashed before it leaves the gateway.
+    pub trust_scope: String,
+    /// How long events are kept after the run's end.
+    pub retention_ms: u64,
+}
+
+/// A key, known only by its hash.
+#[derive(Clone, Debug)]
+pub struct ApiKey {
+    /// Its name, for people.
+    pub name: String,
+    /// `weir1$…`, as `weir key` prints it.
+    pub hash: String,
+    /// Refused from then on, in milliseconds since the Unix epoch.
+    pub not_after_ms: Option<u64>,
+}
+
+/// Permission to use a model.
+#[derive(Clone, Debug)]
+pub struct ModelPermission {
+    /// The model.
+    pub name: String,
+    /// Permitted quality tiers; empty means all.
+    pub tiers: Vec<String>,
+    /// Whether its requests may be served by a permitted smaller model.
+    pub fallback: bool,
+}
+
+/// A model and the versions that serve it.
+#[derive(Clone)]
+pub struct ModelRoute {
+    /// The name clients use.
+    pub name: String,
+    /// Every version that can be asked for or that has live runs.
+    pub versions: Vec<Arc<ServedVersion>>,
+    /// The version that serves.
+    pub stable: u32,
+    /// A version that is tried on a share of new runs.
+    pub canary: Option<Canary>,
+}
+
+/// A share of new runs for a version on trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Canary {
+    /// Which version.
+    pub version: u32,
+    /// How many of 1,000 new runs.
+    pub weight_permille: u32,
+}
+
+/// A model version that can serve.
+#[derive(Clone)]
+pub struct ServedVersion {
+    /// The model.
+    pub model: String,
+    /// The version.
+    pub version: u32,
+    /// Its manifest's digest, `sha256:…`.
+    pub digest: String,
+    /// Where it runs.
+    pub pool: String,
+    /// Its quality tier.
+    pub tier: String,
+    /// What its tokens cost.
+    pub price: Price,
+    /// Most positions of a sequence.
+    pub context_tokens: u32,
+    /// Tokenizer and chat template.
+    pub text: Arc<dyn PromptText>,
+    /// Smaller models that may stand in, in order.
+    pub fallback: Vec<String>,
+    /// What absent sampling fields mean, from the model's `generation_config.json`.
+    pub defaults: SamplingDefaults,
+}
+
+/// What absent sampling fields mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 1 is off.
+    pub top_p: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    /// 1 is off.
+    pub repetition_penalty: f32,
+}
+
+impl Default for SamplingDefaults {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            repetition_penalty: 1.0,
+        }
+    }
+}
+
+/// A pool's bounds.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Most runs that wait.
+    pub max_queue_depth: u32,
+    /// Longest wait.
+    pub max_wait_ms: u64,
+}
+
+/// A worker process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerEndpoint {
+    /// Stable within the pool.
+    pub name: String,
+    /// Whose it is.
+    pub pool: String,
+    /// Where it listens.
+    pub address: WorkerAddress,
+}
+
+/// Where a worker listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerAddress {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// `host:port`.
+    Tcp(String),
+}
