@@ -5,21 +5,27 @@ use crate::types::Finished;
 /// Fixed point of averages.
 const UNIT: u64 = 1024;
 
-/// A new sample counts an eighth: noise of exponential intervals shrinks to about a quarter, and a change is followed within
-/// some ten samples.
-const WEIGHT: u64 = 8;
+/// Samples an average remembers: noise of exponential intervals shrinks to about an eighth. It is slow to see a pool that got
+/// slower, which is why silence counts too.
+const MEMORY: u64 = 32;
 
-/// An exponentially weighted average in 1/1024; `None` before the first sample.
+/// An average in 1/1024: the plain mean of the first samples, then exponentially weighted.
 #[derive(Clone, Copy, Debug, Default)]
-struct Average(Option<u64>);
+struct Average {
+    value: u64,
+    samples: u64,
+}
 
 impl Average {
     fn add(&mut self, sample: u64) {
+        self.samples = (self.samples + 1).min(MEMORY);
         let sample = sample.saturating_mul(UNIT);
-        self.0 = Some(match self.0 {
-            None => sample,
-            Some(old) => old - old / WEIGHT + sample / WEIGHT,
-        });
+        self.value = self.value - self.value / self.samples + sample / self.samples;
+    }
+
+    /// `None` before the first sample.
+    fn get(&self) -> Option<u64> {
+        (self.samples > 0).then_some(self.value)
     }
 }
 
@@ -28,8 +34,10 @@ impl Average {
 pub(crate) struct Rates {
     /// Between two seats that become free, in ms.
     turnover_ms: Average,
-    /// Tokens per second.
-    tokens_per_s: Average,
+    /// Tokens per observation and ms per observation: their ratio is the rate. (The average of rates would be led by the
+    /// shortest observations.)
+    tokens: Average,
+    tokens_ms: Average,
     /// Per output token of one run, in us.
     token_us: Average,
     /// Output made, in 1/1024 of the ceiling.
@@ -75,34 +83,35 @@ impl Rates {
             .busy_since
             .is_some_and(|since| since <= self.last_tokens)
         {
-            self.tokens_per_s.add(tokens * 1000 / elapsed);
+            self.tokens.add(tokens);
+            self.tokens_ms.add(elapsed);
         }
         self.last_tokens = now_ms;
     }
 
     /// Output tokens a run with this ceiling is expected to make.
     pub(crate) fn expected_output(&self, ceiling: u32) -> u64 {
-        let used = self.used.0.map_or(UNIT, |used| used / UNIT);
+        let used = self.used.get().map_or(UNIT, |used| used / UNIT);
         (u64::from(ceiling) * used.min(UNIT)).div_ceil(UNIT)
     }
 
     /// How long a run is expected to take once it started; 0 before anything was measured.
     pub(crate) fn service_ms(&self, ceiling: u32) -> u64 {
-        let token_us = self.token_us.0.map_or(0, |us| us / UNIT);
+        let token_us = self.token_us.get().map_or(0, |us| us / UNIT);
         self.expected_output(ceiling) * token_us / 1000
     }
 
     /// How long it takes until so many runs with so many tokens went before; 0 before anything was measured.
     pub(crate) fn wait_ms(&self, runs: u64, tokens: u64, now_ms: u64) -> u64 {
-        let by_runs = self.turnover_ms.0.map_or(0, |average| {
+        let by_runs = self.turnover_ms.get().map_or(0, |average| {
             // A pool that stopped turning over is at least as slow as it has been silent.
             let silent = self.busy_since.map_or(0, |since| {
                 now_ms.saturating_sub(since.max(self.last_turnover))
             });
             runs.saturating_mul(average.max(silent.saturating_mul(UNIT))) / UNIT
         });
-        let by_tokens = match self.tokens_per_s.0 {
-            Some(rate) if rate > 0 => tokens.saturating_mul(1000).saturating_mul(UNIT) / rate,
+        let by_tokens = match (self.tokens.get(), self.tokens_ms.get()) {
+            (Some(made), Some(ms)) if made > 0 => tokens.saturating_mul(ms) / made,
             _ => 0,
         };
         by_runs.max(by_tokens)

@@ -13,8 +13,8 @@ use crate::types::CLASSES;
 pub(crate) struct Share {
     /// By class, oldest first.
     pub(crate) queues: [BTreeSet<u64>; CLASSES],
-    /// Expected tokens of all of them.
-    pub(crate) tokens: u64,
+    /// Expected tokens of all of them, by class.
+    tokens: [u64; CLASSES],
     /// Virtual time: tokens given.
     time: u64,
     /// What is left of this round for each class.
@@ -24,6 +24,25 @@ pub(crate) struct Share {
 impl Share {
     pub(crate) fn runs(&self) -> usize {
         self.queues.iter().map(BTreeSet::len).sum()
+    }
+
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens.iter().sum()
+    }
+
+    /// (runs, tokens) of this tenant that go before a newcomer of a class: its class, and of the others what their weights
+    /// give them until then.
+    fn ahead_of(&self, class: usize, weights: &[u32; CLASSES]) -> (u64, u64) {
+        let same = self.queues[class].len() as u64;
+        (0..CLASSES).fold((0, 0), |(runs, tokens), other| {
+            let all = self.queues[other].len() as u64;
+            let turns = (same + 1) * u64::from(weights[other]) / u64::from(weights[class]).max(1);
+            let before = if other == class { all } else { all.min(turns) };
+            (
+                runs + before,
+                tokens + self.tokens[other] * before / all.max(1),
+            )
+        })
     }
 
     /// Heads of the class queues, the class whose turn it is first.
@@ -57,7 +76,7 @@ impl<T: Clone + Ord> Fair<T> {
             share.time = share.time.max(self.time);
         }
         share.queues[class].insert(ticket);
-        share.tokens += tokens;
+        share.tokens[class] += tokens;
     }
 
     pub(crate) fn remove(&mut self, tenant: &T, class: usize, ticket: u64, tokens: u64) {
@@ -66,7 +85,7 @@ impl<T: Clone + Ord> Fair<T> {
             share.queues[class].remove(&ticket),
             "a run left a queue it was not in"
         );
-        share.tokens -= tokens;
+        share.tokens[class] -= tokens;
         let now = self.time;
         // A tenant that is ahead is remembered until the others caught up; one that is not has nothing to remember.
         self.shares
@@ -108,24 +127,29 @@ impl<T: Clone + Ord> Fair<T> {
             .collect()
     }
 
-    /// (runs, tokens) that go before a newcomer of this tenant: all of its own, and of every other at most as much again.
-    pub(crate) fn ahead_of(&self, tenant: &T, tokens: u64) -> (u64, u64) {
+    /// (runs, tokens) that go before a newcomer of this tenant and class with so many tokens: of its own those whose turn is
+    /// first, and of every other tenant what it is given until then, which is at most as many tokens again.
+    pub(crate) fn ahead_of(
+        &self,
+        tenant: &T,
+        class: usize,
+        tokens: u64,
+        weights: &[u32; CLASSES],
+    ) -> (u64, u64) {
         let own = self.shares.get(tenant);
-        let own_runs = own.map_or(0, |share| share.runs() as u64);
-        let own_tokens = own.map_or(0, |share| share.tokens);
+        let (own_runs, own_tokens) = own.map_or((0, 0), |share| share.ahead_of(class, weights));
         let others = self.shares.iter().filter(|(other, _)| *other != tenant);
         others.fold((own_runs, own_tokens), |(runs, sum), (_, share)| {
-            (
-                runs + (share.runs() as u64).min(own_runs + 1),
-                sum + share.tokens.min(own_tokens + tokens),
-            )
+            let before = share.tokens().min(own_tokens + tokens);
+            let part = (share.runs() as u64 * before).div_ceil(share.tokens().max(1));
+            (runs + part, sum + before)
         })
     }
 
     /// (runs, tokens) that wait.
     pub(crate) fn waiting(&self) -> (u64, u64) {
         self.shares.values().fold((0, 0), |(runs, tokens), share| {
-            (runs + share.runs() as u64, tokens + share.tokens)
+            (runs + share.runs() as u64, tokens + share.tokens())
         })
     }
 }

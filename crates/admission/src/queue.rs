@@ -62,10 +62,12 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
     /// The queue is full, or the expected wait is longer than the run can bear.
     pub fn offer(&mut self, waiting: Waiting<R, T>) -> Result<Offered<R>, Refused> {
         let now_ms = waiting.enqueued_at_ms;
-        let estimate_ms = self.estimate_ms(
+        let tokens = u64::from(waiting.prompt_tokens) + self.rates.expected_output(waiting.ceiling);
+        let estimate_ms = self.wait_ms(
             &waiting.tenant,
             waiting.priority,
             waiting.prompt_tokens,
+            tokens,
             now_ms,
         );
         let class = self.config.class_of(waiting.prompt_tokens);
@@ -153,19 +155,13 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         prompt_tokens: u32,
         now_ms: u64,
     ) -> u64 {
-        let level = priority as usize;
-        let (mut runs, mut tokens) = self.fair[level].ahead_of(tenant, u64::from(prompt_tokens));
-        for urgent in &self.fair[..level] {
-            let (more_runs, more_tokens) = urgent.waiting();
-            runs += more_runs;
-            tokens += more_tokens;
-        }
-        if runs < u64::from(self.seats) {
-            return 0;
-        }
-        // The seats that are free now cost no wait.
-        self.rates
-            .wait_ms(runs + 1 - u64::from(self.seats), tokens, now_ms)
+        self.wait_ms(
+            tenant,
+            priority,
+            prompt_tokens,
+            u64::from(prompt_tokens),
+            now_ms,
+        )
     }
 
     /// When the next waiting run expires.
@@ -181,6 +177,30 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
     /// The bounds.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn wait_ms(
+        &self,
+        tenant: &T,
+        priority: Priority,
+        prompt_tokens: u32,
+        tokens: u64,
+        now_ms: u64,
+    ) -> u64 {
+        let (level, class) = (priority as usize, self.config.class_of(prompt_tokens));
+        let weights = &self.config.class_weights;
+        let (mut runs, mut tokens) = self.fair[level].ahead_of(tenant, class, tokens, weights);
+        for urgent in &self.fair[..level] {
+            let (more_runs, more_tokens) = urgent.waiting();
+            runs += more_runs;
+            tokens += more_tokens;
+        }
+        if runs < u64::from(self.seats) {
+            return 0;
+        }
+        // The seats that are free now cost no wait.
+        self.rates
+            .wait_ms(runs + 1 - u64::from(self.seats), tokens, now_ms)
     }
 
     fn bounds(&self, priority: Priority, class: usize, estimate_ms: u64) -> Result<(), Refused> {

@@ -52,3 +52,300 @@ fn urgent_runs_go_first_and_equals_in_order_of_arrival() {
     assert_eq!(drain(&mut a, 0), [3, 4, 2, 1]);
     assert_eq!(a.depths(), Depths::default());
 }
+
+fn depth_of(admission: &Admission<u32, &'static str>) -> u32 {
+    admission.depths().total
+}
+
+#[test]
+fn a_full_queue_sheds_the_youngest_of_the_least_urgent_for_a_more_urgent_one() {
+    let mut a = queue(3);
+    a.offer(run(1, "acme", Priority::Batch)).unwrap();
+    a.offer(run(2, "globex", Priority::Batch)).unwrap();
+    a.offer(run(3, "acme", Priority::Standard)).unwrap();
+    let full = Refused::QueueFull {
+        depth: 3,
+        bound: 3,
+        estimate_ms: 0,
+    };
+    assert_eq!(a.offer(run(4, "acme", Priority::Batch)), Err(full));
+    let displaced = |a: &mut Admission<_, _>, id, priority| {
+        a.offer(run(id, "acme", priority)).map(|o| o.displaced)
+    };
+    assert_eq!(displaced(&mut a, 5, Priority::Standard), Ok(Some(2)));
+    assert_eq!(displaced(&mut a, 6, Priority::Interactive), Ok(Some(1)));
+    assert_eq!(displaced(&mut a, 7, Priority::Interactive), Ok(Some(5)));
+    assert_eq!(displaced(&mut a, 8, Priority::Standard), Err(full));
+    assert_eq!(drain(&mut a, 0), [6, 7, 3]);
+}
+
+#[test]
+fn priorities_and_classes_have_bounds_of_their_own() {
+    let mut a: Admission<u32, &'static str> = Admission::new(Config {
+        max_depth: 10,
+        max_depth_per_priority: [10, 10, 2],
+        max_depth_per_class: [10, 10, 1],
+        ..Config::default()
+    });
+    let long = |id, priority| Waiting {
+        prompt_tokens: 5_000,
+        ..run(id, "acme", priority)
+    };
+    a.offer(run(1, "acme", Priority::Batch)).unwrap();
+    a.offer(run(2, "acme", Priority::Batch)).unwrap();
+    a.offer(long(3, Priority::Standard)).unwrap();
+    a.offer(long(4, Priority::Interactive)).unwrap();
+    let full = |depth, bound| {
+        Err(Refused::QueueFull {
+            depth,
+            bound,
+            estimate_ms: 0,
+        })
+    };
+    assert_eq!(a.offer(run(5, "acme", Priority::Batch)), full(2, 2));
+    assert_eq!(a.offer(long(5, Priority::Standard)), full(1, 1));
+    assert!(a.offer(run(5, "acme", Priority::Standard)).is_ok());
+    let depths = a.depths();
+    assert_eq!((depths.total, depths.per_priority), (5, [1, 2, 2]));
+    assert_eq!(depths.per_class, [[0, 0, 1], [1, 0, 1], [2, 0, 0]]);
+}
+
+#[test]
+fn whoever_waited_too_long_expires_with_the_limit_it_met() {
+    let mut a = queue(8);
+    let patient = Waiting {
+        max_wait_ms: 500,
+        ..run(1, "acme", Priority::Standard)
+    };
+    let due = Waiting {
+        deadline_ms: Some(300),
+        ..run(2, "acme", Priority::Standard)
+    };
+    let ticket = a.offer(patient).unwrap().ticket;
+    a.offer(due).unwrap();
+    a.offer(run(3, "acme", Priority::Standard)).unwrap();
+    assert_eq!(a.next_expiry_ms(), Some(300));
+    assert_eq!(a.next(299, &NONE), None);
+    let expired = |a: &mut Admission<u32, &'static str>| match a.next(600, &SOME) {
+        Some(Decision::Expired(expired)) => Some((expired.run, expired.waited_ms, expired.why)),
+        _ => None,
+    };
+    // Both are told before anybody starts, although there is a seat.
+    assert_eq!(expired(&mut a), Some((2, 600, ExpiredWhy::Deadline)));
+    assert_eq!(expired(&mut a), Some((1, 600, ExpiredWhy::MaxWait)));
+    assert_eq!(drain(&mut a, 600), [3]);
+    assert_eq!(a.cancel(ticket, 600), None);
+    assert_eq!(a.next_expiry_ms(), None);
+}
+
+#[test]
+fn a_cancelled_run_leaves_no_trace() {
+    let mut a = queue(8);
+    let ticket = a.offer(run(1, "acme", Priority::Batch)).unwrap().ticket;
+    a.offer(run(2, "acme", Priority::Batch)).unwrap();
+    assert_eq!(a.cancel(ticket, 0), Some(1));
+    assert_eq!(a.cancel(ticket, 0), None);
+    assert_eq!(drain(&mut a, 0), [2]);
+    assert_eq!(depth_of(&a), 0);
+}
+
+#[test]
+fn tenants_take_turns_by_tokens_not_by_runs() {
+    let mut a = queue(64);
+    // acme's runs are four times as large as globex's.
+    for id in 0..8 {
+        let large = Waiting {
+            prompt_tokens: 700,
+            ..run(id, "acme", Priority::Standard)
+        };
+        a.offer(large).unwrap();
+    }
+    for id in 100..116 {
+        a.offer(run(id, "globex", Priority::Standard)).unwrap();
+    }
+    let order = drain(&mut a, 0);
+    let globex = order[..10].iter().filter(|id| **id >= 100).count();
+    assert_eq!(globex, 8, "{order:?}");
+    // A tenant that was away has earned nothing by it: it is not given what the others had meanwhile (28 of its runs), and is
+    // at most one large run behind.
+    for id in 200..220 {
+        a.offer(run(id, "acme", Priority::Standard)).unwrap();
+        a.offer(run(id + 100, "initech", Priority::Standard))
+            .unwrap();
+    }
+    let order = drain(&mut a, 0);
+    let initech = order[..20].iter().filter(|id| **id >= 300).count();
+    assert!((10..=12).contains(&initech), "{order:?}");
+}
+
+#[test]
+fn a_tenants_long_prompts_do_not_hold_up_its_short_ones() {
+    let mut a = queue(64);
+    for id in 0..4 {
+        let long = Waiting {
+            prompt_tokens: 5_000,
+            ..run(id, "acme", Priority::Standard)
+        };
+        a.offer(long).unwrap();
+    }
+    for id in 100..112 {
+        a.offer(run(id, "acme", Priority::Standard)).unwrap();
+    }
+    let order = drain(&mut a, 0);
+    assert_eq!(
+        order,
+        [
+            100, 101, 102, 103, 0, 104, 105, 106, 107, 1, 108, 109, 110, 111, 2, 3
+        ]
+    );
+}
+
+#[test]
+fn a_priority_that_got_nothing_for_long_goes_once_and_waits_again() {
+    let mut a = queue(64);
+    for id in 0..3 {
+        a.offer(run(id, "acme", Priority::Batch)).unwrap();
+        a.offer(run(10 + id, "acme", Priority::Interactive))
+            .unwrap();
+    }
+    let mut started = |now_ms| match a.next(now_ms, &SOME) {
+        Some(Decision::Start(started)) => started.run,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(started(9_900), 10, "not yet");
+    // Max wait is 10 s, and two levels take 10 s: aged to the top just before it expires.
+    let mut a = Admission::new(Config {
+        aging_ms: 1_000,
+        ..Config::default()
+    });
+    for id in 0..3 {
+        a.offer(run(id, "acme", Priority::Batch)).unwrap();
+        a.offer(run(10 + id, "acme", Priority::Interactive))
+            .unwrap();
+    }
+    let mut started = |now_ms| match a.next(now_ms, &SOME) {
+        Some(Decision::Start(started)) => started.run,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(started(1_999), 10);
+    assert_eq!(started(2_000), 0, "two levels up");
+    assert_eq!(started(2_001), 11, "its claim is used up");
+    assert_eq!(started(4_000), 1);
+    assert_eq!(started(4_000), 12);
+    assert_eq!(started(4_000), 2, "nobody is more urgent any more");
+}
+
+#[test]
+fn a_run_that_does_not_fit_is_passed_a_bounded_number_of_times() {
+    let mut a = Admission::new(Config {
+        max_passed: 3,
+        ..Config::default()
+    });
+    let large = Waiting {
+        prompt_tokens: 5_000,
+        ..run(1, "acme", Priority::Standard)
+    };
+    a.offer(large).unwrap();
+    for id in 10..20 {
+        a.offer(run(id, "globex", Priority::Standard)).unwrap();
+    }
+    let small = Capacity {
+        seats: 8,
+        kv_tokens: 1_000,
+    };
+    let passing = std::iter::from_fn(|| a.next(0, &small)).count();
+    assert_eq!(passing, 3);
+    let first = a.next(0, &SOME);
+    assert!(matches!(first, Some(Decision::Start(started)) if started.run == 1));
+}
+
+#[test]
+fn an_estimate_is_nothing_before_a_measurement_and_then_refuses() {
+    let mut a = queue(64);
+    for id in 0..10 {
+        let offered = a.offer(run(id, "acme", Priority::Standard)).unwrap();
+        assert_eq!(offered.estimate_ms, 0);
+    }
+    // A seat every 100 ms, an output of half the ceiling, 2 ms per token.
+    for turn in 1..=40 {
+        let finished = Finished {
+            output_tokens: 50,
+            ceiling: 100,
+            service_ms: 100,
+        };
+        a.observe_finished(&finished, turn * 100);
+    }
+    let at = |id, priority| Waiting {
+        enqueued_at_ms: 4_000,
+        ..run(id, "acme", priority)
+    };
+    assert_eq!(
+        a.offer(at(20, Priority::Standard)).map(|o| o.estimate_ms),
+        Ok(1_100),
+        "ten wait before it"
+    );
+    assert_eq!(
+        a.offer(at(21, Priority::Interactive))
+            .map(|o| o.estimate_ms),
+        Ok(100),
+        "nobody is as urgent"
+    );
+    let other = Waiting {
+        tenant: "globex",
+        ..at(22, Priority::Standard)
+    };
+    assert_eq!(
+        a.offer(other).map(|o| o.estimate_ms),
+        Ok(300),
+        "of acme's one goes before it, and the urgent one"
+    );
+    let refused = Refused::DeadlineUnmeetable { estimate_ms: 1_400 };
+    let impatient = Waiting {
+        max_wait_ms: 1_399,
+        ..at(23, Priority::Standard)
+    };
+    assert_eq!(a.offer(impatient), Err(refused));
+    // It would start in time and end 100 ms after that: 50 tokens of 2 ms.
+    let due = |deadline_ms| Waiting {
+        deadline_ms: Some(deadline_ms),
+        ..at(23, Priority::Standard)
+    };
+    assert_eq!(a.offer(due(5_499)), Err(refused));
+    assert!(a.offer(due(5_500)).is_ok());
+    // Free seats cost no wait.
+    a.next(4_000, &Capacity { seats: 20, ..SOME });
+    assert_eq!(a.estimate_ms(&"acme", Priority::Standard, 100, 4_000), 0);
+}
+
+#[test]
+fn a_pool_that_stopped_turning_over_is_as_slow_as_it_is_silent() {
+    let mut a = queue(64);
+    a.offer(run(1, "acme", Priority::Standard)).unwrap();
+    let finished = Finished {
+        output_tokens: 50,
+        ceiling: 100,
+        service_ms: 100,
+    };
+    a.observe_finished(&finished, 100);
+    let estimate =
+        |a: &Admission<_, _>, now_ms| a.estimate_ms(&"acme", Priority::Standard, 100, now_ms);
+    assert_eq!(estimate(&a, 100), 200);
+    assert_eq!(estimate(&a, 3_100), 6_000);
+}
+
+#[test]
+fn tokens_count_where_they_are_the_narrower_way() {
+    let mut a = queue(64);
+    a.observe_tokens(0, 0);
+    a.offer(run(1, "acme", Priority::Standard)).unwrap();
+    // 1,000 tokens per second while somebody waits; what is computed for nobody waiting says nothing.
+    a.observe_tokens(1_000, 1_000);
+    a.observe_tokens(2_000, 3_000);
+    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 3_000);
+    assert_eq!(wait, 200, "the 200 tokens of the run before it");
+    drain(&mut a, 3_000);
+    a.observe_tokens(1, 9_000);
+    a.offer(run(2, "acme", Priority::Standard)).unwrap();
+    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 9_000);
+    assert_eq!(wait, 200, "idle time does not count");
+}

@@ -184,8 +184,10 @@ impl Scheduler {
         for at in &self.running {
             let sequence = self.sequence(*at);
             stats.kv_tokens += u64::from(sequence.computed);
-            // The token a decode row is about to feed is not a prefill.
-            stats.prefill_tokens_waiting += u64::from(sequence.remaining() - 1);
+            // The one token a decode row is about to feed is not a prefill.
+            if sequence.remaining() > 1 {
+                stats.prefill_tokens_waiting += u64::from(sequence.remaining());
+            }
         }
         stats
     }

@@ -94,3 +94,221 @@ fn rows_of_a_batch_name_their_tokens_and_blocks() {
     assert_eq!(batch.row_blocks(&batch.rows[0]).len(), 2);
     assert_eq!(batch.row_blocks(&batch.rows[1]).len(), 1);
 }
+
+#[test]
+fn what_cannot_run_is_refused_with_a_reason() {
+    let mut s = scheduler(8, 4, 16);
+    let tokens = prompt(1, 8);
+    s.submit(&new(1, &tokens, 4)).unwrap();
+    let cases = [
+        ("empty", new(2, &[], 4), Refused::EmptyPrompt),
+        ("no output", new(2, &tokens, 0), Refused::NoOutput),
+        (
+            "one id twice",
+            new(1, &tokens, 4),
+            Refused::Duplicate { id: SequenceId(1) },
+        ),
+        (
+            "one block too many",
+            new(2, &tokens, 26),
+            Refused::TooLarge {
+                blocks: 9,
+                blocks_total: 8,
+            },
+        ),
+        (
+            "longer than the context",
+            new(2, &tokens, u32::MAX),
+            Refused::TooLong {
+                tokens: u64::from(u32::MAX) + 8,
+                context_tokens: 4096,
+            },
+        ),
+    ];
+    for (name, given, want) in cases {
+        assert_eq!(s.submit(&given), Err(want), "{name}");
+    }
+    // The longest that fits: the last token is never written.
+    s.submit(&new(2, &tokens, 25)).unwrap();
+    let mut full = Scheduler::new(Config {
+        max_waiting: 1,
+        ..config(8, 4, 16)
+    })
+    .unwrap();
+    full.submit(&new(1, &tokens, 4)).unwrap();
+    let refused = full.submit(&new(2, &tokens, 4));
+    assert_eq!(refused, Err(Refused::QueueFull { bound: 1 }));
+}
+
+#[test]
+fn a_configuration_that_cannot_work_is_refused() {
+    let zero = Scheduler::new(config(0, 4, 16)).err();
+    assert_eq!(zero, Some(ConfigError::Zero { field: "blocks" }));
+    let small = Scheduler::new(config(8, 17, 16)).err();
+    assert!(matches!(small, Some(ConfigError::BatchTooSmall { .. })));
+    let unordered = Config {
+        class_bounds: [9, 9],
+        ..config(8, 4, 16)
+    };
+    let unordered = Scheduler::new(unordered).err();
+    assert_eq!(unordered, Some(ConfigError::ClassesOutOfOrder));
+}
+
+#[test]
+fn decode_rows_come_first_and_the_budget_is_never_exceeded() {
+    let mut s = scheduler(100, 8, 12);
+    for id in 1..=4 {
+        s.submit(&new(id, &prompt(1, 3), 20)).unwrap();
+    }
+    step(&mut s);
+    s.submit(&new(9, &prompt(9, 30), 4)).unwrap();
+    let rows = step(&mut s);
+    assert_eq!(ids(&rows), [1, 2, 3, 4, 9]);
+    // 8 tokens are left, and the chunk ends at a block's edge.
+    assert_eq!(rows[4].token_count, 8);
+    s.set_step_budget(7);
+    // 3 are left, which does not reach the next edge.
+    assert_eq!(step(&mut s)[4].token_count, 3);
+    s.set_step_budget(1);
+    let rows = step(&mut s);
+    assert_eq!(rows.len(), 5, "decodes in any case, prefill not starved");
+    assert_eq!(rows[4].token_count, 1);
+}
+
+#[test]
+fn priorities_go_in_order_and_equals_by_arrival() {
+    let mut s = scheduler(100, 8, 8);
+    let order = [
+        (1, Priority::Batch),
+        (2, Priority::Standard),
+        (3, Priority::Interactive),
+        (4, Priority::Interactive),
+    ];
+    for (id, priority) in order {
+        let prompt = prompt(1, 8);
+        let new = NewSequence {
+            priority,
+            scope: None,
+            ..new(id, &prompt, 1)
+        };
+        s.submit(&new).unwrap();
+    }
+    let served: Vec<u64> = (0..4).flat_map(|_| ids(&step(&mut s))).collect();
+    assert_eq!(served, [3, 4, 2, 1]);
+}
+
+#[test]
+fn a_full_hit_leaves_one_token_to_compute() {
+    let mut s = scheduler(32, 4, 32);
+    for (id, cached) in [(1, 0), (2, 4), (3, 4)] {
+        s.submit(&new(id, &prompt(1, 8), 1)).unwrap();
+        let rows = step(&mut s);
+        assert_eq!(rows[0].start, cached, "sequence {id}");
+        assert!(rows[0].samples);
+    }
+    // With one more token the whole second block is a hit too.
+    s.submit(&new(4, &prompt(1, 9), 1)).unwrap();
+    assert_eq!(step(&mut s)[0].start, 8);
+}
+
+#[test]
+fn tokens_of_an_ended_sequence_are_dropped() {
+    let mut s = scheduler(32, 4, 32);
+    s.submit(&new(1, &prompt(1, 5), 9)).unwrap();
+    s.submit(&new(2, &prompt(2, 5), 9)).unwrap();
+    s.plan();
+    assert!(s.abort(SequenceId(1)));
+    let mut seen = Vec::new();
+    s.complete([70, 80], |outcome| {
+        seen.push((outcome.id.0, outcome.token, outcome.sample_index));
+        Verdict::Continue
+    });
+    assert_eq!(seen, [(2, 80, 1)]);
+    s.check();
+}
+
+#[test]
+fn the_slot_of_an_ended_sequence_closes_before_it_opens_again() {
+    let mut s = scheduler(32, 1, 32);
+    s.submit(&new(1, &prompt(1, 5), 9)).unwrap();
+    s.submit(&new(2, &prompt(2, 5), 9)).unwrap();
+    step(&mut s);
+    s.finish(SequenceId(1));
+    step(&mut s);
+    let kinds: Vec<_> = s.events().iter().map(kind).collect();
+    assert_eq!(kinds, [("closed", 1), ("started", 2)]);
+}
+
+#[test]
+fn a_preempted_sequence_resumes_from_the_cache_with_its_output() {
+    let mut s = scheduler(32, 4, 32);
+    s.submit(&new(1, &prompt(1, 10), 9)).unwrap();
+    for _ in 0..3 {
+        step(&mut s);
+    }
+    assert!(s.preempt(SequenceId(1)));
+    assert!(!s.preempt(SequenceId(1)), "it does not run");
+    let rows = step(&mut s);
+    let kinds: Vec<_> = s.events().iter().map(kind).collect();
+    assert_eq!(kinds, [("preempted", 1), ("started", 1)]);
+    // 10 + 3 tokens, of which 12 were written: three blocks.
+    assert_eq!((rows[0].start, rows[0].token_count), (12, 1));
+    let (_, output) = s.tokens(SequenceId(1)).unwrap();
+    assert_eq!(output, [1, 1, 1, 1]);
+}
+
+#[test]
+fn a_paused_sequence_has_no_rows_until_it_resumes() {
+    let mut s = scheduler(32, 4, 32);
+    for id in [1, 2] {
+        s.submit(&new(id, &prompt(1, 5), 20)).unwrap();
+    }
+    step(&mut s);
+    step(&mut s);
+    assert!(s.pause(SequenceId(1)));
+    s.submit(&new(3, &prompt(3, 5), 20)).unwrap();
+    assert!(s.pause(SequenceId(3)), "before it started");
+    assert_eq!(ids(&step(&mut s)), [2]);
+    assert_eq!(s.stats().paused, 2);
+    for id in [1, 3] {
+        assert!(s.resume(SequenceId(id)));
+        assert!(s.resume(SequenceId(id)), "again: no effect");
+    }
+    assert_eq!(ids(&step(&mut s)), [1, 2, 3]);
+    assert!(!s.pause(SequenceId(9)) && !s.resume(SequenceId(9)));
+}
+
+#[test]
+fn stats_count_what_is_there() {
+    let mut s = scheduler(32, 2, 12);
+    for (id, len) in [(1, 8), (2, 20), (3, 5)] {
+        s.submit(&new(id, &prompt(u32::try_from(id).unwrap(), len), 4))
+            .unwrap();
+    }
+    assert_eq!(s.stats().prefill_tokens_waiting, 33);
+    step(&mut s);
+    let stats = s.stats();
+    assert_eq!(stats.running + stats.waiting[1], 3);
+    assert_eq!(stats.kv_tokens + stats.prefill_tokens_waiting, 33);
+    assert_eq!(
+        stats.blocks_free + stats.blocks_cached + stats.blocks_referenced,
+        stats.blocks_total
+    );
+}
+
+#[test]
+#[should_panic(expected = "was planned and not completed")]
+fn a_step_is_not_planned_over_another() {
+    let mut s = scheduler(32, 2, 12);
+    s.submit(&new(1, &prompt(1, 4), 4)).unwrap();
+    s.plan();
+    s.plan();
+}
+
+fn kind(event: &Event) -> (&'static str, u64) {
+    match event {
+        Event::Started { id, .. } => ("started", id.0),
+        Event::Preempted { id, .. } => ("preempted", id.0),
+        Event::Closed { id, .. } => ("closed", id.0),
+    }
+}
