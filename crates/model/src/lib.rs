@@ -1,17 +1,23 @@
 //! Weights, tokenizer, chat template and the CPU forward pass.
 //!
 //! This crate must not know scheduling decisions, networks, tenants or async. Read [`ModelText`] (the text side, without
-//! weights) and [`backend::Backend`] first.
+//! weights) and [`backend::Backend`] with its implementation [`CpuBackend`] first.
 
 pub mod backend;
 pub mod config;
+pub mod cpu;
 pub mod files;
+pub mod load;
+mod sampler;
 pub mod template;
 pub mod text;
 pub mod tokenizer;
+pub mod weights;
 
 #[cfg(test)]
 mod testing;
 
+pub use cpu::{CpuBackend, CpuOptions, KvType};
 pub use files::{FileBytes, FileSource, OpenFiles};
+pub use load::{LoadError, load_cpu};
 pub use text::{ModelText, TextError};

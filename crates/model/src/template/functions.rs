@@ -22,10 +22,6 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the template engine converts arguments to owned values"
-)]
 pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
     Err(
         Error::new(ErrorKind::InvalidOperation, "refused by the template")

@@ -24,14 +24,14 @@ fn input(messages: &[Json]) -> ChatInput<'_> {
     }
 }
 
-fn render(source: &str, messages: Json) -> Result<RenderedChat, TemplateError> {
+fn render(source: &str, messages: &Json) -> Result<RenderedChat, TemplateError> {
     let messages = messages.as_array().unwrap().clone();
     template(source).apply(&input(&messages), &tokenizer(&byte_level_json()))
 }
 
 #[test]
 fn messages_become_the_text_the_template_describes() {
-    let chat = render(CHAT_ML, json!([{"role": "user", "content": " hello "}])).unwrap();
+    let chat = render(CHAT_ML, &json!([{"role": "user", "content": " hello "}])).unwrap();
     assert_eq!(
         chat.text,
         "<|bos|><|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
@@ -48,7 +48,7 @@ fn bos_is_there_exactly_once() {
     let tokenizer = tokenizer(&byte_level_json());
     let bos = tokenizer.token_id("<|bos|>").unwrap();
     for source in [CHAT_ML.to_owned(), format!("<|bos|>{CHAT_ML}")] {
-        let chat = render(&source, json!([{"role": "user", "content": "hi"}])).unwrap();
+        let chat = render(&source, &json!([{"role": "user", "content": "hi"}])).unwrap();
         assert_eq!(chat.tokens.iter().filter(|&&token| token == bos).count(), 1);
         assert_eq!(chat.tokens[0], bos);
     }
@@ -114,7 +114,7 @@ fn special_tokens_in_messages_are_plain_text() {
         ),
     ];
     for (source, messages, want) in cases {
-        let chat = render(source, messages.clone()).unwrap();
+        let chat = render(source, &messages).unwrap();
         assert_eq!(count(&chat.tokens), want, "{messages}: {}", chat.text);
         assert!(!chat.text.contains('\u{FDD0}'), "marks are taken out");
         let plain: String = chat
@@ -134,7 +134,7 @@ fn special_tokens_in_messages_are_plain_text() {
 fn a_message_that_holds_the_mark_itself_keeps_it() {
     let chat = render(
         CHAT_ML,
-        json!([{"role": "user", "content": "a\u{FDD0}b<|im_end|>"}]),
+        &json!([{"role": "user", "content": "a\u{FDD0}b<|im_end|>"}]),
     )
     .unwrap();
     assert!(chat.text.contains("a\u{FDD0}b<|im_end|><|im_end|>"));
@@ -143,7 +143,7 @@ fn a_message_that_holds_the_mark_itself_keeps_it() {
 #[test]
 fn refusals_carry_the_template_s_own_words() {
     let source = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}";
-    let error = render(source, json!([{"role": "system", "content": "x"}])).unwrap_err();
+    let error = render(source, &json!([{"role": "system", "content": "x"}])).unwrap_err();
     assert!(matches!(&error, TemplateError::Refused { .. }), "{error:?}");
     assert_eq!(error.to_string(), "System role not supported");
     assert!(error.is_request_fault());
@@ -171,7 +171,7 @@ fn broken_input_is_refused_by_place() {
         ),
     ];
     for (messages, want) in cases {
-        let error = render(CHAT_ML, messages).unwrap_err().to_string();
+        let error = render(CHAT_ML, &messages).unwrap_err().to_string();
         assert!(error.starts_with(want), "{error}");
     }
 }
@@ -179,7 +179,7 @@ fn broken_input_is_refused_by_place() {
 #[test]
 fn a_template_that_never_ends_is_stopped() {
     let source = "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}";
-    let error = render(source, json!([])).unwrap_err();
+    let error = render(source, &json!([])).unwrap_err();
     assert!(matches!(error, TemplateError::Apply { .. }), "{error:?}");
 }
 
@@ -221,8 +221,7 @@ fn python_features_of_real_templates_work() {
     let call = json!({"type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Seoul\"}"}});
     let messages = json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": null, "tool_calls": [call]}]);
     for (source, want) in cases {
-        let chat =
-            render(source, messages.clone()).unwrap_or_else(|error| panic!("{source}: {error:?}"));
+        let chat = render(source, &messages).unwrap_or_else(|error| panic!("{source}: {error:?}"));
         assert_eq!(chat.text, want, "{source}");
     }
 }

@@ -1,0 +1,438 @@
+//! The reference backend: the forward pass on the CPU.
+//!
+//! A row's result does not depend on the batch around it. Every output of a matrix product is one sum over the columns in order,
+//! attention goes over the cached positions in fixed groups, and nothing is shared between rows; so a sequence gives the same
+//! logits, bit for bit, alone or among others, in one prefill or in chunks, from a cold or a warm prefix, at any number of
+//! threads and on any level of instructions.
+
+mod forward;
+pub(crate) mod kernels;
+mod network;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+pub use kernels::Level;
+
+use weir_scheduler::{Batch, SlotId};
+
+use crate::backend::{Backend, BackendError, BackendLimits, Sampled, SamplingParams};
+use crate::config::ModelConfig;
+use crate::sampler::{self, RowPosition, Scratch, TokenCounts};
+use crate::weights::{TensorFiles, WeightsError};
+use forward::{Buffers, Forward, LOGIT_ROWS_MAX};
+use kernels::{HEAD_DIM_MAX, Kernels, KvCache, KvShape};
+use network::Network;
+use pool::Pool;
+
+/// Storage format of cached keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvType {
+    /// As computed.
+    F32,
+    /// Half the memory, rounded to 8 bits of mantissa.
+    Bf16,
+}
+
+impl KvType {
+    /// Bytes per number.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// What the backend may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads, the caller's included; 0 is one per core.
+    pub threads: usize,
+    /// Memory for cached keys and values.
+    pub kv_bytes: u64,
+    /// Their format.
+    pub kv_type: KvType,
+    /// Positions per block; a multiple of 16.
+    pub block_tokens: u32,
+    /// Sequences at a time.
+    pub max_running: u32,
+    /// Tokens per step.
+    pub max_batch_tokens: u32,
+    /// Positions per sequence; 0 is what the model was trained for, which is also the upper bound.
+    pub context_tokens: u32,
+    /// Best instructions to use.
+    pub level: Level,
+}
+
+impl Default for CpuOptions {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            kv_bytes: 256 << 20,
+            kv_type: KvType::F32,
+            block_tokens: 16,
+            max_running: 32,
+            max_batch_tokens: 512,
+            context_tokens: 0,
+            level: Level::Avx512,
+        }
+    }
+}
+
+/// The backend cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    /// The weights are unusable.
+    #[error("cannot load the weights")]
+    Weights(#[source] WeightsError),
+    /// An option is out of bounds.
+    #[error("engine option {option} = {value} {why}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is wrong and what would be right.
+        why: String,
+    },
+    /// The network's shape is beyond the kernels.
+    #[error(
+        "head_dim {head_dim} is above {HEAD_DIM_MAX}, which is the widest the CPU kernels hold"
+    )]
+    HeadDim {
+        /// Width of a head.
+        head_dim: usize,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread of the CPU backend")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A network on the CPU.
+pub struct CpuBackend {
+    config: ModelConfig,
+    network: Network,
+    kernels: Kernels,
+    pool: Pool,
+    cache: KvCache,
+    buffers: Buffers,
+    slots: Vec<Slot>,
+    scratch: Vec<Scratch>,
+    /// Sampling rows of the step: (index in the batch's rows, its last token)
+    sampling: Vec<(u32, u32)>,
+    limits: BackendLimits,
+}
+
+/// A sequence's sampling state.
+#[derive(Default)]
+struct Slot {
+    params: Option<SamplingParams>,
+    prompt_len: u32,
+    counts: TokenCounts,
+}
+
+impl CpuBackend {
+    /// Maps the weights and allocates everything a step needs.
+    ///
+    /// # Errors
+    /// Weights do not fit the configuration, or an option is out of bounds.
+    pub fn new(
+        files: TensorFiles,
+        config: &ModelConfig,
+        options: &CpuOptions,
+    ) -> Result<Self, CpuError> {
+        if config.head_dim > HEAD_DIM_MAX {
+            return Err(CpuError::HeadDim {
+                head_dim: config.head_dim,
+            });
+        }
+        let limits = limits(config, options)?;
+        let network = Network::load(files, config).map_err(CpuError::Weights)?;
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            threads => threads,
+        };
+        let pool = Pool::new(threads).map_err(CpuError::Thread)?;
+        let (tokens, running) = (
+            limits.max_batch_tokens as usize,
+            limits.max_running as usize,
+        );
+        Ok(Self {
+            kernels: Kernels::at_most(options.level),
+            cache: KvCache::new(kv_shape(config, options, limits.blocks as usize)),
+            buffers: Buffers::new(config, tokens, running),
+            slots: (0..running).map(|_| Slot::default()).collect(),
+            scratch: (0..pool.thread_count().min(running))
+                .map(|_| Scratch::new(config.vocab_size))
+                .collect(),
+            sampling: Vec::with_capacity(running),
+            config: config.clone(),
+            network,
+            pool,
+            limits,
+        })
+    }
+
+    /// Instructions in use.
+    pub fn level(&self) -> Level {
+        self.kernels.level()
+    }
+
+    /// The raw logits (vocabulary) after the last token of each sampling row, for tests and tools: runs the batch as `step` does
+    /// but chooses nothing.
+    ///
+    /// # Errors
+    /// As [`Backend::step`].
+    pub fn step_logits(&mut self, batch: &Batch) -> Result<Vec<Vec<f32>>, BackendError> {
+        self.check(batch)?;
+        self.forward().run(batch);
+        let mut rows = Vec::new();
+        for group in 0..self.sampling.len().div_ceil(LOGIT_ROWS_MAX) {
+            let (last, count) = self.logit_group(group);
+            let vocab = self.config.vocab_size;
+            rows.extend(
+                self.forward()
+                    .logits(&last[..count])
+                    .chunks_exact(vocab)
+                    .map(<[f32]>::to_vec),
+            );
+        }
+        Ok(rows)
+    }
+
+    fn forward(&mut self) -> Forward<'_> {
+        Forward {
+            config: &self.config,
+            network: &self.network,
+            kernels: &self.kernels,
+            pool: &mut self.pool,
+            cache: &mut self.cache,
+            buffers: &mut self.buffers,
+        }
+    }
+
+    /// Last tokens of one group of sampling rows.
+    fn logit_group(&self, group: usize) -> ([u32; LOGIT_ROWS_MAX], usize) {
+        let mut last = [0; LOGIT_ROWS_MAX];
+        let rows = self
+            .sampling
+            .iter()
+            .skip(group * LOGIT_ROWS_MAX)
+            .take(LOGIT_ROWS_MAX);
+        let count = rows
+            .zip(&mut last)
+            .map(|(&(_, token), last)| *last = token)
+            .count();
+        (last, count)
+    }
+
+    /// Refuses a batch that would touch what is not there, and notes its sampling rows.
+    fn check(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        let refuse = |what: String| BackendError::Batch {
+            step: batch.step,
+            what,
+        };
+        let limits = &self.limits;
+        if batch.tokens.len() > limits.max_batch_tokens as usize
+            || batch.rows.len() > limits.max_running as usize
+        {
+            return Err(refuse(format!(
+                "{} tokens in {} rows are too many",
+                batch.tokens.len(),
+                batch.rows.len()
+            )));
+        }
+        if let Some(token) = batch
+            .tokens
+            .iter()
+            .find(|&&token| token as usize >= self.config.vocab_size)
+        {
+            return Err(refuse(format!("token {token} is not in the vocabulary")));
+        }
+        if let Some(block) = batch.blocks.iter().find(|block| block.0 >= limits.blocks) {
+            return Err(refuse(format!("block {} does not exist", block.0)));
+        }
+        self.sampling.clear();
+        let mut next_token = 0;
+        for (index, row) in (0u32..).zip(&batch.rows) {
+            let end = row
+                .start
+                .checked_add(row.token_count)
+                .filter(|&end| end <= limits.context_tokens);
+            let Some(end) = end else {
+                return Err(refuse(format!(
+                    "sequence {} goes past the context",
+                    row.sequence.0
+                )));
+            };
+            let tables = row
+                .block_offset
+                .checked_add(row.block_count)
+                .is_some_and(|end| end as usize <= batch.blocks.len());
+            let covered =
+                u64::from(row.block_count) * u64::from(limits.block_tokens) >= u64::from(end);
+            if row.token_count == 0 || row.token_offset != next_token || !tables || !covered {
+                return Err(refuse(format!(
+                    "row {index} does not fit the batch's arrays"
+                )));
+            }
+            next_token += row.token_count;
+            let open = self
+                .slots
+                .get(row.slot.0 as usize)
+                .is_some_and(|slot| slot.params.is_some());
+            if row.samples {
+                if !open {
+                    return Err(refuse(format!("slot {} is not open", row.slot.0)));
+                }
+                self.sampling.push((index, next_token - 1));
+            }
+        }
+        if next_token as usize != batch.tokens.len() {
+            return Err(refuse(format!(
+                "rows have {next_token} tokens, the batch {}",
+                batch.tokens.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Chooses the tokens of one group of rows, whose logits are in the buffers, on all threads.
+    fn sample_group(
+        &mut self,
+        batch: &Batch,
+        group: usize,
+        sampled: &mut Vec<Sampled>,
+    ) -> Result<(), BackendError> {
+        let (last, count) = self.logit_group(group);
+        self.forward().logits(&last[..count]);
+        let rows = &self.sampling[group * LOGIT_ROWS_MAX..][..count];
+        let first = sampled.len();
+        for (at, &(index, _)) in rows.iter().enumerate() {
+            let row = &batch.rows[index as usize];
+            let slot = &self.slots[row.slot.0 as usize];
+            let params = slot.params.as_ref().expect("checked to be open");
+            let position = row.start + row.token_count;
+            let place = RowPosition {
+                position: position.into(),
+                output_len: position.saturating_sub(slot.prompt_len),
+            };
+            let logits = self.buffers.logits_row(at, self.config.vocab_size);
+            let chosen = sampler::sample(
+                &self.kernels,
+                logits,
+                params,
+                place,
+                &slot.counts,
+                &mut self.scratch[0],
+            );
+            let broken = |_| BackendError::Device {
+                step: batch.step,
+                what: format!(
+                    "logits of sequence {} are not numbers; the weights are broken",
+                    row.sequence.0
+                ),
+            };
+            sampled.push(chosen.map_err(broken)?);
+        }
+        for (&(index, _), sampled) in rows.iter().zip(&sampled[first..]) {
+            let slot = &mut self.slots[batch.rows[index as usize].slot.0 as usize];
+            if slot.params.as_ref().is_some_and(sampler::is_penalised) {
+                slot.counts.add_output(sampled.token);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Backend for CpuBackend {
+    fn limits(&self) -> BackendLimits {
+        self.limits
+    }
+
+    fn open(&mut self, slot: SlotId, params: &SamplingParams, prompt: &[u32], output: &[u32]) {
+        let slot = &mut self.slots[slot.0 as usize];
+        slot.counts.clear();
+        if sampler::is_penalised(params) {
+            for &token in prompt {
+                slot.counts.add_prompt(token);
+            }
+            for &token in output {
+                slot.counts.add_output(token);
+            }
+        }
+        slot.prompt_len = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        slot.params = Some(params.clone());
+    }
+
+    fn close(&mut self, slot: SlotId) {
+        self.slots[slot.0 as usize].params = None;
+    }
+
+    fn step(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), BackendError> {
+        sampled.clear();
+        self.check(batch)?;
+        self.forward().run(batch);
+        for group in 0..self.sampling.len().div_ceil(LOGIT_ROWS_MAX) {
+            self.sample_group(batch, group, sampled)?;
+        }
+        Ok(())
+    }
+}
+
+fn kv_shape(config: &ModelConfig, options: &CpuOptions, blocks: usize) -> KvShape {
+    KvShape {
+        layers: config.layer_count,
+        blocks,
+        block_tokens: options.block_tokens as usize,
+        kv_heads: config.kv_head_count,
+        head_dim: config.head_dim,
+        kind: options.kv_type,
+    }
+}
+
+fn limits(config: &ModelConfig, options: &CpuOptions) -> Result<BackendLimits, CpuError> {
+    let refuse = |option, value, why: String| CpuError::Option { option, value, why };
+    if options.block_tokens == 0
+        || !options.block_tokens.is_multiple_of(16)
+        || options.block_tokens > 1024
+    {
+        return Err(refuse(
+            "block_tokens",
+            options.block_tokens.into(),
+            "must be a multiple of 16 up to 1024".to_owned(),
+        ));
+    }
+    for (option, value, max) in [
+        ("max_running", options.max_running, 4096),
+        ("max_batch_tokens", options.max_batch_tokens, 1 << 16),
+    ] {
+        if value == 0 || value > max {
+            return Err(refuse(
+                option,
+                value.into(),
+                format!("must be from 1 to {max}"),
+            ));
+        }
+    }
+    let block_bytes = kv_shape(config, options, 1).bytes() as u64;
+    let blocks = options.kv_bytes / block_bytes;
+    if blocks == 0 || blocks > u64::from(u32::MAX) {
+        let why =
+            format!("must hold at least one block of {block_bytes} bytes and fewer than 2^32");
+        return Err(refuse("kv_bytes", options.kv_bytes, why));
+    }
+    let context_tokens = match options.context_tokens {
+        0 => config.context_tokens,
+        tokens => tokens.min(config.context_tokens),
+    };
+    Ok(BackendLimits {
+        blocks: u32::try_from(blocks).expect("bounded above"),
+        block_tokens: options.block_tokens,
+        max_running: options.max_running,
+        max_batch_tokens: options.max_batch_tokens,
+        context_tokens,
+        kv_bytes: blocks * block_bytes,
+    })
+}

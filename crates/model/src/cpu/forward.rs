@@ -1,0 +1,346 @@
+//! One pass of a batch through the network.
+
+use weir_scheduler::Batch;
+
+use super::kernels::{
+    Activations, Columns, Kernels, KvCache, KvPlace, LayerView, Product, QUERIES_MAX, Tile,
+    for_rows,
+};
+use super::network::{Layer, Linear, Network};
+use super::pool::Pool;
+use crate::config::ModelConfig;
+
+/// Rows whose logits are computed together: bounds the memory of logits, and is a multiple of the rows a weight is read for.
+pub(super) const LOGIT_ROWS_MAX: usize = 32;
+
+/// Everything a pass writes, allocated once for the largest batch.
+pub(super) struct Buffers {
+    /// (tokens, hidden) the residual stream
+    x: Vec<f32>,
+    /// (tokens, hidden) normalised
+    normed: Vec<f32>,
+    /// (tokens, queries | keys | values)
+    qkv: Vec<f32>,
+    /// (tokens, heads, `head_dim`)
+    attended: Vec<f32>,
+    /// (tokens, gate | up)
+    gate_up: Vec<f32>,
+    /// (tokens, cosines | sines) of `head_dim` / 2 angles
+    rotations: Vec<f32>,
+    places: Vec<KvPlace>,
+    tiles: Vec<Tile>,
+    /// (logit rows, hidden)
+    last: Vec<f32>,
+    /// (logit rows, vocabulary)
+    logits: Vec<f32>,
+    /// (`head_dim` / 2)
+    frequencies: Vec<f32>,
+}
+
+impl Buffers {
+    pub(super) fn new(config: &ModelConfig, max_tokens: usize, max_rows: usize) -> Self {
+        let rows = max_rows.min(LOGIT_ROWS_MAX);
+        let heads = config.head_count * config.head_dim;
+        Self {
+            x: vec![0.0; max_tokens * config.hidden_size],
+            normed: vec![0.0; max_tokens * config.hidden_size],
+            qkv: vec![0.0; max_tokens * (heads + 2 * config.kv_width())],
+            attended: vec![0.0; max_tokens * heads],
+            gate_up: vec![0.0; max_tokens * 2 * config.intermediate_size],
+            rotations: vec![0.0; max_tokens * config.head_dim],
+            places: Vec::with_capacity(max_tokens),
+            tiles: Vec::with_capacity(
+                max_tokens * config.kv_head_count * config.group_size().div_ceil(QUERIES_MAX),
+            ),
+            last: vec![0.0; rows * config.hidden_size],
+            logits: vec![0.0; rows * config.vocab_size],
+            frequencies: config.rope.inverse_frequencies(config.head_dim),
+        }
+    }
+
+    /// (vocabulary) one row of the logits computed last
+    pub(super) fn logits_row(&mut self, row: usize, vocab_size: usize) -> &mut [f32] {
+        &mut self.logits[row * vocab_size..][..vocab_size]
+    }
+}
+
+/// The parts a pass works with.
+pub(super) struct Forward<'a> {
+    pub config: &'a ModelConfig,
+    pub network: &'a Network,
+    pub kernels: &'a Kernels,
+    pub pool: &'a mut Pool,
+    pub cache: &'a mut KvCache,
+    pub buffers: &'a mut Buffers,
+}
+
+impl Forward<'_> {
+    /// Runs all tokens of a checked batch through all layers.
+    pub(super) fn run(&mut self, batch: &Batch) {
+        self.prepare(batch);
+        let tokens = batch.tokens.len();
+        let hidden = self.config.hidden_size;
+        for (token, row) in batch
+            .tokens
+            .iter()
+            .zip(self.buffers.x.chunks_exact_mut(hidden))
+        {
+            self.network.embedding.read_row(*token as usize, row);
+        }
+        for (index, layer) in self.network.layers.iter().enumerate() {
+            self.attention(layer, index, batch, tokens);
+            self.feed_forward(layer, tokens);
+        }
+    }
+
+    /// Logits of some tokens of the batch (indices into its tokens), at most [`LOGIT_ROWS_MAX`]: (rows, vocabulary).
+    pub(super) fn logits(&mut self, tokens: &[u32]) -> &mut [f32] {
+        let (hidden, vocab) = (self.config.hidden_size, self.config.vocab_size);
+        let Buffers {
+            x, last, logits, ..
+        } = &mut *self.buffers;
+        for (&token, row) in tokens.iter().zip(last.chunks_exact_mut(hidden)) {
+            row.copy_from_slice(&x[token as usize * hidden..][..hidden]);
+            self.kernels
+                .rms_norm(row, &self.network.final_norm, self.config.rms_norm_eps);
+        }
+        let head = [Product {
+            weights: &self.network.head,
+            bias: None,
+            out_col: 0,
+        }];
+        let tokens = tokens.len();
+        let act = Activations {
+            x: last,
+            x_width: hidden,
+            out: logits,
+            out_width: vocab,
+            tokens,
+            accumulate: false,
+        };
+        self.kernels.multiply(self.pool, &head, act);
+        &mut logits[..tokens * vocab]
+    }
+
+    /// Where each token goes in the cache, its rotation, and the tiles of attention: the same for all layers.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "counts are bounded by the batch's u32 fields; angles are f32"
+    )]
+    fn prepare(&mut self, batch: &Batch) {
+        let config = self.config;
+        let Buffers {
+            rotations,
+            places,
+            tiles,
+            frequencies,
+            ..
+        } = &mut *self.buffers;
+        places.clear();
+        tiles.clear();
+        let block_tokens = self.cache.shape().block_tokens as u32;
+        let group = config.group_size() as u32;
+        let half = config.head_dim / 2;
+        for row in &batch.rows {
+            let table = batch.row_blocks(row);
+            for at in 0..row.token_count {
+                let position = row.start + at;
+                let block = table[(position / block_tokens) as usize].0;
+                let rotation = &mut rotations[places.len() * config.head_dim..][..config.head_dim];
+                places.push(KvPlace {
+                    block,
+                    offset: position % block_tokens,
+                });
+                let (cos, sin) = rotation.split_at_mut(half);
+                for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&*frequencies) {
+                    // The angle in f32 as the reference has it, its functions in f64 so that they are exact for it.
+                    let angle = f64::from(position as f32 * frequency);
+                    (*cos, *sin) = (angle.cos() as f32, angle.sin() as f32);
+                }
+            }
+            let heads = group.min(QUERIES_MAX as u32);
+            let tokens = (QUERIES_MAX as u32 / heads).max(1);
+            for at in (0..row.token_count).step_by(tokens as usize) {
+                for kv_head in 0..config.kv_head_count as u32 {
+                    for first_head in (0..group).step_by(heads as usize) {
+                        tiles.push(Tile {
+                            first_token: row.token_offset + at,
+                            position: row.start + at,
+                            token_count: tokens.min(row.token_count - at),
+                            kv_head,
+                            first_head,
+                            head_count: heads.min(group - first_head),
+                            table: row.block_offset,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn attention(&mut self, layer: &Layer, index: usize, batch: &Batch, tokens: usize) {
+        self.project(layer, index, tokens);
+        let config = self.config;
+        let (hidden, heads) = (config.hidden_size, config.head_count * config.head_dim);
+        let view = LayerView {
+            cells: self.cache.layer(index),
+            tables: &batch.blocks,
+            head_count: config.head_count,
+            kv_heads: config.kv_head_count,
+            head_dim: config.head_dim,
+            q_width: heads + 2 * config.kv_width(),
+            block_tokens: self.cache.shape().block_tokens,
+            window: config.sliding_window[index].map(|window| window as usize),
+        };
+        let Buffers {
+            x,
+            qkv,
+            attended,
+            tiles,
+            ..
+        } = &mut *self.buffers;
+        let out = &mut attended[..tokens * heads];
+        self.kernels.attend_all(self.pool, &view, tiles, qkv, out);
+        let act = Activations {
+            x: attended,
+            x_width: heads,
+            out: x,
+            out_width: hidden,
+            tokens,
+            accumulate: true,
+        };
+        self.kernels
+            .multiply(self.pool, &[product(&layer.o, 0)], act);
+    }
+
+    /// Queries, keys and values of all tokens, rotated; keys and values go into the cache.
+    fn project(&mut self, layer: &Layer, index: usize, tokens: usize) {
+        self.normalise(&layer.attention_norm, tokens);
+        let (kernels, config) = (self.kernels, self.config);
+        let (heads, kv) = (config.head_count * config.head_dim, config.kv_width());
+        let (width, head_dim) = (heads + 2 * kv, config.head_dim);
+        let Buffers {
+            normed,
+            qkv,
+            rotations,
+            places,
+            ..
+        } = &mut *self.buffers;
+        let products = [
+            product(&layer.q, 0),
+            product(&layer.k, heads),
+            product(&layer.v, heads + kv),
+        ];
+        let act = Activations {
+            x: normed,
+            x_width: config.hidden_size,
+            out: qkv,
+            out_width: width,
+            tokens,
+            accumulate: false,
+        };
+        kernels.multiply(self.pool, &products, act);
+        for_rows(
+            self.pool,
+            &mut qkv[..tokens * width],
+            width,
+            &|token, row| {
+                let rotation = &rotations[token * head_dim..][..head_dim];
+                for (head, values) in row[..heads + kv].chunks_exact_mut(head_dim).enumerate() {
+                    if let Some((q_norm, k_norm)) = &layer.qk_norm {
+                        let weight = if head < config.head_count {
+                            q_norm
+                        } else {
+                            k_norm
+                        };
+                        kernels.rms_norm(values, weight, config.rms_norm_eps);
+                    }
+                    rotate(values, rotation);
+                }
+            },
+        );
+        let columns = Columns {
+            width,
+            key_col: heads,
+        };
+        self.cache.write(self.pool, index, places, qkv, columns);
+    }
+
+    fn feed_forward(&mut self, layer: &Layer, tokens: usize) {
+        let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
+        self.normalise(&layer.mlp_norm, tokens);
+        let Buffers {
+            x, normed, gate_up, ..
+        } = &mut *self.buffers;
+        let products = [product(&layer.gate, 0), product(&layer.up, inner)];
+        let act = Activations {
+            x: normed,
+            x_width: hidden,
+            out: gate_up,
+            out_width: 2 * inner,
+            tokens,
+            accumulate: false,
+        };
+        self.kernels.multiply(self.pool, &products, act);
+        let kernels = self.kernels;
+        for_rows(
+            self.pool,
+            &mut gate_up[..tokens * 2 * inner],
+            2 * inner,
+            &|_, row| {
+                let (gate, up) = row.split_at_mut(inner);
+                kernels.silu_mul(gate, up);
+            },
+        );
+        let act = Activations {
+            x: gate_up,
+            x_width: 2 * inner,
+            out: x,
+            out_width: hidden,
+            tokens,
+            accumulate: true,
+        };
+        self.kernels
+            .multiply(self.pool, &[product(&layer.down, 0)], act);
+    }
+
+    /// `normed` = `RMSNorm`(x)
+    fn normalise(&mut self, weight: &[f32], tokens: usize) {
+        let (hidden, eps, kernels) = (
+            self.config.hidden_size,
+            self.config.rms_norm_eps,
+            self.kernels,
+        );
+        let Buffers { x, normed, .. } = &mut *self.buffers;
+        let x = &*x;
+        for_rows(
+            self.pool,
+            &mut normed[..tokens * hidden],
+            hidden,
+            &|token, row| {
+                row.copy_from_slice(&x[token * hidden..][..hidden]);
+                kernels.rms_norm(row, weight, eps);
+            },
+        );
+    }
+}
+
+fn product(linear: &Linear, out_col: usize) -> Product<'_> {
+    Product {
+        weights: &linear.weight,
+        bias: linear.bias.as_deref(),
+        out_col,
+    }
+}
+
+/// Rotates pairs (i, i + half) of one head by the position's angles: `rotation` is cosines, then sines.
+fn rotate(values: &mut [f32], rotation: &[f32]) {
+    let half = values.len() / 2;
+    let (cos, sin) = rotation.split_at(half);
+    let (first, second) = values.split_at_mut(half);
+    for i in 0..half {
+        let (a, b) = (first[i], second[i]);
+        first[i] = a * cos[i] - b * sin[i];
+        second[i] = b * cos[i] + a * sin[i];
+    }
+}

@@ -1,0 +1,130 @@
+//! Work on one row of numbers.
+
+use super::lanes::{LANES, Lanes, exp};
+
+/// Numbers summed in f32 before they go into a f64: bounds the rounding error of long sums.
+const PARTIAL: usize = 64 * LANES;
+
+/// Calls `f` with each sixteen numbers; the last group is filled up with `fill`.
+#[inline(always)]
+unsafe fn each<V: Lanes>(x: &[f32], fill: f32, mut f: impl FnMut(V)) {
+    let (groups, rest) = x.as_chunks::<LANES>();
+    // SAFETY: sixteen elements each.
+    unsafe {
+        for group in groups {
+            f(V::load(group.as_ptr()));
+        }
+        if !rest.is_empty() {
+            let mut group = [fill; LANES];
+            group[..rest.len()].copy_from_slice(rest);
+            f(V::load(group.as_ptr()));
+        }
+    }
+}
+
+/// Calls `f` with each sixteen numbers of both and writes what it returns over the first.
+#[inline(always)]
+unsafe fn zip<V: Lanes>(x: &mut [f32], y: &[f32], f: impl Fn(V, V) -> V) {
+    let (xs, x_rest) = x.as_chunks_mut::<LANES>();
+    let (ys, y_rest) = y.as_chunks::<LANES>();
+    // SAFETY: sixteen elements each.
+    unsafe {
+        for (x, y) in xs.iter_mut().zip(ys) {
+            f(V::load(x.as_ptr()), V::load(y.as_ptr())).store(x.as_mut_ptr());
+        }
+        if !x_rest.is_empty() {
+            let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
+            a[..x_rest.len()].copy_from_slice(x_rest);
+            b[..y_rest.len()].copy_from_slice(y_rest);
+            f(V::load(a.as_ptr()), V::load(b.as_ptr())).store(a.as_mut_ptr());
+            x_rest.copy_from_slice(&a[..x_rest.len()]);
+        }
+    }
+}
+
+/// `x / sqrt(mean(x²) + eps) * weight` (arXiv 1910.07467), in place.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn rms_norm<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32) {
+    debug_assert_eq!(x.len(), weight.len());
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sum = V::splat(0.0);
+        each::<V>(x, 0.0, |x| sum = x.mul_add(x, sum));
+        let mean = sum.sum() / x.len() as f32;
+        let factor = V::splat(1.0 / (mean + eps).sqrt());
+        zip::<V>(x, weight, |x, weight| x.mul(factor).mul(weight));
+    }
+}
+
+/// `silu(gate) * up` into `gate`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn silu_mul<V: Lanes>(gate: &mut [f32], up: &[f32]) {
+    // SAFETY: the caller's.
+    unsafe {
+        zip::<V>(gate, up, |gate, up| {
+            // x · sigmoid(x), with exp's argument kept in its range: past ±80 the result no longer changes.
+            let zero = V::splat(0.0);
+            let magnitude = gate.max(zero.sub(gate));
+            let small = exp(zero.sub(magnitude));
+            let one = V::splat(1.0);
+            // sigmoid(|x|) is 1 / (1 + small); sigmoid(-|x|) is small / (1 + small).
+            let top = one
+                .zero_where_below(gate, zero)
+                .add(small.sub(small.zero_where_below(gate, zero)));
+            gate.mul(top.div(one.add(small))).mul(up)
+        });
+    }
+}
+
+/// Sum of `exp((x - best) * scale)`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn exp_sum<V: Lanes>(x: &[f32], best: f32, scale: f32) -> f64 {
+    let mut total = 0.0;
+    // SAFETY: the caller's.
+    unsafe {
+        for part in x.chunks(PARTIAL) {
+            let mut sum = V::splat(0.0);
+            each::<V>(part, f32::NEG_INFINITY, |x| {
+                sum = sum.add(weight(x, best, scale));
+            });
+            total += f64::from(sum.sum());
+        }
+    }
+    total
+}
+
+/// Replaces `x` by `exp((x - best) * scale)`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn exp_all<V: Lanes>(x: &mut [f32], best: f32, scale: f32) {
+    let (groups, rest) = x.as_chunks_mut::<LANES>();
+    // SAFETY: the caller's.
+    unsafe {
+        for group in groups {
+            weight(V::load(group.as_ptr()), best, scale).store(group.as_mut_ptr());
+        }
+        if !rest.is_empty() {
+            let mut group = [f32::NEG_INFINITY; LANES];
+            group[..rest.len()].copy_from_slice(rest);
+            weight(V::load(group.as_ptr()), best, scale).store(group.as_mut_ptr());
+            rest.copy_from_slice(&group[..rest.len()]);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weight<V: Lanes>(x: V, best: f32, scale: f32) -> V {
+    // SAFETY: the caller's.
+    unsafe { exp(x.sub(V::splat(best)).mul(V::splat(scale))) }
+}

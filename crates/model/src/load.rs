@@ -1,0 +1,47 @@
+//! The front door: from a model's files to a backend.
+
+use crate::config::{CONFIG_FILE, ConfigError, ModelConfig};
+use crate::cpu::{CpuBackend, CpuError, CpuOptions};
+use crate::files::{FileError, FileSource};
+use crate::weights::{TensorFiles, WeightsError};
+
+/// A model cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file is missing or unreadable.
+    #[error("cannot read the model's files")]
+    File(#[source] FileError),
+    /// The configuration is unusable.
+    #[error("model is not supported")]
+    Config(#[source] ConfigError),
+    /// The weights cannot be mapped.
+    #[error("cannot load the weights")]
+    Weights(#[source] WeightsError),
+    /// The backend cannot be made.
+    #[error("cannot make the CPU backend")]
+    Cpu(#[source] CpuError),
+}
+
+impl LoadError {
+    /// One word for conditions, metrics and events.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::File(_) => "FileUnreadable",
+            Self::Config(_) | Self::Cpu(CpuError::HeadDim { .. }) => "ModelUnsupported",
+            Self::Weights(_) | Self::Cpu(CpuError::Weights(_)) => "WeightsInvalid",
+            Self::Cpu(CpuError::Option { .. }) => "EngineOptionInvalid",
+            Self::Cpu(CpuError::Thread(_)) => "ThreadsUnavailable",
+        }
+    }
+}
+
+/// Loads a model onto the CPU. The weights are mapped from the descriptors in `files`; no path is opened again.
+///
+/// # Errors
+/// A file is missing or broken, something is unsupported, or an option is out of bounds.
+pub fn load_cpu(files: &dyn FileSource, options: &CpuOptions) -> Result<CpuBackend, LoadError> {
+    let config = ModelConfig::parse(&files.require(CONFIG_FILE).map_err(LoadError::File)?)
+        .map_err(LoadError::Config)?;
+    let tensors = TensorFiles::open(files).map_err(LoadError::Weights)?;
+    CpuBackend::new(tensors, &config, options).map_err(LoadError::Cpu)
+}

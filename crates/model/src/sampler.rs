@@ -1,0 +1,120 @@
+//! From a row of logits to a token.
+//!
+//! The order is fixed: log-probabilities from the raw logits; then repetition, presence and frequency penalties and the mask of
+//! end tokens; temperature; top-k; top-p over what top-k left; min-p; one draw. All of it depends on the row alone.
+
+mod counts;
+mod draw;
+mod philox;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use counts::TokenCounts;
+pub(crate) use draw::Scratch;
+
+use crate::backend::{Sampled, SamplingParams};
+use crate::cpu::kernels::Kernels;
+
+/// Logits hold something that is not a number: the weights are broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotANumber;
+
+/// Where a row stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowPosition {
+    /// Position in the sequence of the token to be chosen; the counter of the random numbers.
+    pub position: u64,
+    /// Tokens the row has put out so far.
+    pub output_len: u32,
+}
+
+/// Chooses a token. `logits` (vocabulary) is used up.
+pub(crate) fn sample(
+    kernels: &Kernels,
+    logits: &mut [f32],
+    params: &SamplingParams,
+    row: RowPosition,
+    counts: &TokenCounts,
+    scratch: &mut Scratch,
+) -> Result<Sampled, NotANumber> {
+    let raw_best = best(logits)?;
+    let mut sampled = Sampled {
+        token: 0,
+        logprob: 0.0,
+        top: Vec::new(),
+    };
+    let mut raw = None;
+    if let Some(alternatives) = params.logprobs {
+        let sum = kernels.exp_sum(logits, logits[raw_best], 1.0);
+        let log_sum = f64::from(logits[raw_best]) + sum.ln();
+        sampled.top = draw::top(logits, alternatives as usize, log_sum);
+        raw = Some(log_sum);
+        scratch.keep_raw(logits);
+    }
+    apply_penalties(logits, params, counts);
+    if row.output_len < params.min_tokens {
+        for &token in params.masked_until_min.iter() {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let best = best(logits)?;
+    sampled.token = if params.temperature <= 0.0 || logits[best] == f32::NEG_INFINITY {
+        u32::try_from(best).expect("vocabularies are below 2^32")
+    } else {
+        let max = logits[best];
+        kernels.exp_all(logits, max, 1.0 / params.temperature);
+        draw::draw(
+            logits,
+            params,
+            philox::uniform(params.seed, row.position),
+            scratch,
+        )
+    };
+    if let Some(log_sum) = raw {
+        sampled.logprob = draw::log_probability(scratch.raw(sampled.token), log_sum);
+    }
+    Ok(sampled)
+}
+
+/// The first of the largest.
+fn best(logits: &[f32]) -> Result<usize, NotANumber> {
+    let (mut at, mut max, mut nan) = (0, f32::NEG_INFINITY, false);
+    for (index, &logit) in logits.iter().enumerate() {
+        nan |= logit.is_nan();
+        if logit > max {
+            (at, max) = (index, logit);
+        }
+    }
+    if nan { Err(NotANumber) } else { Ok(at) }
+}
+
+fn apply_penalties(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts) {
+    if !is_penalised(params) {
+        return;
+    }
+    for entry in counts.entries() {
+        let Some(logit) = logits.get_mut(entry.token as usize) else {
+            continue;
+        };
+        // CTRL's rule (arXiv 1909.05858): towards zero probability whatever the sign.
+        if *logit > 0.0 {
+            *logit /= params.repetition_penalty;
+        } else {
+            *logit *= params.repetition_penalty;
+        }
+        if entry.output_count > 0 {
+            *logit -=
+                params.presence_penalty + params.frequency_penalty * entry.output_count as f32;
+        }
+    }
+}
+
+/// Whether any penalty is on; off, tokens need not be counted.
+#[expect(clippy::float_cmp, reason = "exactly these values are off")]
+pub(crate) fn is_penalised(params: &SamplingParams) -> bool {
+    params.repetition_penalty != 1.0
+        || params.presence_penalty != 0.0
+        || params.frequency_penalty != 0.0
+}

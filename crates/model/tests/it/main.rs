@@ -1,0 +1,5 @@
+//! Tests of the crate through its public face.
+
+mod harness;
+mod invariance;
+mod parity;
