@@ -66,7 +66,7 @@ pub struct Config {
     pub class_bounds: [u32; CLASSES - 1],
     /// Shares of the prefill budget while several classes have work.
     pub class_weights: [u32; CLASSES],
-    /// Long prompts that may be partly prefilled at the same time.
+    /// Long prompts that may be partly prefilled at the same time, counting those at least as urgent.
     pub max_long_prefills: u32,
     /// Steps after which a waiting flow counts one priority higher.
     pub aging_steps: u64,

@@ -3,7 +3,7 @@
 use super::state::flow_index;
 use super::{Event, Scheduler, blocks_for};
 use crate::SlotId;
-use crate::config::CLASSES;
+use crate::config::{CLASSES, Priority};
 use crate::list::NONE;
 use crate::sequence::{Deferral, State};
 
@@ -79,7 +79,8 @@ impl Scheduler {
         // What was preempted comes back with a better level, so that it is not displaced again and again.
         let own = (sequence.priority as usize).saturating_sub(sequence.displaced as usize / 2);
         let level = level.min(own);
-        if class == LONG && self.long_prefills() >= self.config.max_long_prefills {
+        let priority = self.sequence(at).priority;
+        if class == LONG && self.long_prefills(priority) >= self.config.max_long_prefills {
             return Start::TooManyLong;
         }
         if self.defer(at, hits) {
@@ -303,11 +304,14 @@ impl Scheduler {
         })
     }
 
-    /// Long prompts that are partly prefilled and not finished by this step.
-    fn long_prefills(&self) -> u32 {
+    /// Long prompts, at least as urgent as this priority, that are partly prefilled and not finished by this step. Less urgent
+    /// ones do not count: they must not keep a more urgent one out.
+    fn long_prefills(&self, priority: Priority) -> u32 {
         let long = |at: &&u32| {
             let sequence = self.sequence(**at);
-            sequence.class == LONG && sequence.unplanned(self.step) > 0
+            sequence.class == LONG
+                && sequence.priority <= priority
+                && sequence.unplanned(self.step) > 0
         };
         u32::try_from(self.partials.iter().filter(long).count()).expect("bounded by max_running")
     }

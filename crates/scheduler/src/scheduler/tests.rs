@@ -279,6 +279,88 @@ fn a_paused_sequence_has_no_rows_until_it_resumes() {
 }
 
 #[test]
+fn admission_stays_closed_for_some_steps_after_a_preemption_and_then_expects_more() {
+    let mut s = Scheduler::new(Config {
+        hysteresis_steps: 8,
+        ..config(13, 4, 32)
+    })
+    .unwrap();
+    for id in [1, 2] {
+        s.submit(&new(id, &prompt(1, 8), 40)).unwrap();
+    }
+    let before = s.output_ratio;
+    while s.stats().preemptions == 0 {
+        step(&mut s);
+    }
+    assert_eq!(s.stats().waiting, [0, 1, 0], "the younger one gave way");
+    assert!(s.output_ratio > before);
+    let small = prompt(3, 2);
+    let person = NewSequence {
+        priority: Priority::Interactive,
+        ..new(3, &small, 2)
+    };
+    s.submit(&person).unwrap();
+    let closed = (0..100).take_while(|_| !ids(&step(&mut s)).contains(&3));
+    assert_eq!(
+        closed.count(),
+        15,
+        "the step of the preemption is the first of 16"
+    );
+}
+
+#[test]
+fn long_prompts_in_prefill_are_bounded_for_those_that_are_less_urgent() {
+    let config = Config {
+        aging_steps: 1,
+        max_long_prefills: 2,
+        ..config(1_000, 8, 32)
+    };
+    let urgent_first = [1, 2, 3];
+    let urgent_last = [3, 2, 1];
+    for (order, want) in [(urgent_first, 2), (urgent_last, 3)] {
+        let mut s = Scheduler::new(config.clone()).unwrap();
+        for id in order {
+            let long = prompt(u32::try_from(id).unwrap(), 400);
+            let new = NewSequence {
+                priority: Priority::from_wire(u32::try_from(id).unwrap() - 1),
+                ..new(id, &long, 4)
+            };
+            s.submit(&new).unwrap();
+            for _ in 0..4 {
+                step(&mut s);
+            }
+        }
+        assert_eq!(s.stats().running, want, "{order:?}");
+    }
+}
+
+#[test]
+fn a_displaced_sequence_is_not_displaced_for_ever() {
+    let mut s = scheduler(200, 1, 32);
+    s.submit(&NewSequence {
+        priority: Priority::Batch,
+        ..new(1, &prompt(1, 8), 40)
+    })
+    .unwrap();
+    let mut id = 1;
+    while s.tokens(SequenceId(1)).is_some() {
+        step(&mut s);
+        // A person every eight steps, for four: the batch job runs in between.
+        if s.step.is_multiple_of(8) {
+            id += 1;
+            let short = prompt(2, 8);
+            let person = NewSequence {
+                priority: Priority::Interactive,
+                ..new(id, &short, 4)
+            };
+            s.submit(&person).unwrap();
+        }
+        assert!(s.step < 3_000, "starved");
+    }
+    assert_eq!(s.stats().preemptions, 4, "two for each level");
+}
+
+#[test]
 fn stats_count_what_is_there() {
     let mut s = scheduler(32, 2, 12);
     for (id, len) in [(1, 8), (2, 20), (3, 5)] {
