@@ -108,7 +108,8 @@ impl Scheduler {
             self.raise_reserve(victim);
             let removed = self.put_back(victim);
             if victim == at {
-                return (false, removed);
+                // Nobody paused was left, so it was the last of the list.
+                return (false, place);
             }
             if removed < place {
                 place -= 1;

@@ -303,8 +303,8 @@ fn admission_stays_closed_for_some_steps_after_a_preemption_and_then_expects_mor
     let closed = (0..100).take_while(|_| !ids(&step(&mut s)).contains(&3));
     assert_eq!(
         closed.count(),
-        15,
-        "the step of the preemption is the first of 16"
+        7,
+        "the step of the preemption is the first of 8"
     );
 }
 
@@ -358,6 +358,35 @@ fn a_displaced_sequence_is_not_displaced_for_ever() {
         assert!(s.step < 3_000, "starved");
     }
     assert_eq!(s.stats().preemptions, 4, "two for each level");
+}
+
+#[test]
+fn of_an_ended_sequence_the_tail_is_evicted_first() {
+    let mut s = scheduler(8, 4, 64);
+    s.submit(&new(1, &prompt(1, 24), 1)).unwrap();
+    step(&mut s);
+    assert_eq!(s.stats().blocks_cached, 6);
+    // Takes the two free blocks and three cached ones.
+    s.submit(&new(2, &prompt(2, 20), 1)).unwrap();
+    step(&mut s);
+    s.submit(&new(3, &prompt(1, 24), 1)).unwrap();
+    assert_eq!(step(&mut s)[0].start, 12, "three blocks are left");
+}
+
+#[test]
+fn a_paused_sequence_gives_way_first_and_costs_nobody_its_turn() {
+    let mut s = scheduler(9, 4, 64);
+    for id in 1..=4 {
+        let own = prompt(u32::try_from(id).unwrap(), 7);
+        s.submit(&new(id, &own, 5)).unwrap();
+    }
+    step(&mut s);
+    s.pause(SequenceId(1));
+    step(&mut s);
+    // All three are at position 8 now and need a third block; one is free.
+    assert_eq!(ids(&step(&mut s)), [2, 3, 4]);
+    let kinds: Vec<_> = s.events().iter().map(kind).collect();
+    assert_eq!(kinds, [("preempted", 1)]);
 }
 
 #[test]
