@@ -1,47 +1,22 @@
 //! Host time of a scheduler step and allocations per step: `cargo run --release -p weir-scheduler --example host_time`.
 //!
-//! Goals: at most 50 us at 64 rows and 200 us at 256, and no allocation once warm. Exits with 1 when one is missed (`--check`
-//! relaxes nothing; timings are the best of several rounds, because other work on the machine only ever adds).
+//! Goals: at most 50 us at 64 rows and 200 us at 256, and no allocation once warm. Exits with 1 when one is missed. Times are
+//! the best of several rounds, because other work on the machine only ever adds.
 #![expect(
     clippy::disallowed_types,
     clippy::print_stdout,
     reason = "a measurement needs a clock and prints what it found; the crate itself does neither"
 )]
-#![expect(unsafe_code, reason = "a counting allocator is a global allocator")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use weir_scheduler::{Config, Limits, NewSequence, Priority, Scheduler, SequenceId, Verdict};
 
-struct Counting;
+#[path = "../tests/it/counting.rs"]
+mod counting;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::allocations;
 
 /// Prompt and output tokens of every sequence.
 const PROMPT: u32 = 512;
@@ -158,7 +133,7 @@ struct Times {
 }
 
 fn run(scheduler: &mut Scheduler, times: Option<&mut Times>) {
-    let (allocations, start) = (ALLOCATIONS.load(Ordering::Relaxed), Instant::now());
+    let (allocated, start) = (allocations(), Instant::now());
     let batch = scheduler.plan();
     let prefill = batch.tokens.len() as u64 - u64::from(batch.decode_rows);
     let samples = batch.rows.iter().filter(|row| row.samples).count();
@@ -168,7 +143,7 @@ fn run(scheduler: &mut Scheduler, times: Option<&mut Times>) {
     if let Some(times) = times {
         times.total_us += us;
         times.worst_us = times.worst_us.max(us);
-        times.allocations += ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+        times.allocations += allocations() - allocated;
         times.prefill_tokens += prefill;
     }
 }

@@ -132,7 +132,7 @@ impl Scheduler {
             row_sequences: Vec::with_capacity(running),
             partials: Vec::with_capacity(running),
             chunks: Vec::with_capacity(running),
-            hits: Vec::new(),
+            hits: Vec::with_capacity(limits.blocks as usize),
             pending: Vec::with_capacity(running * 4),
             events: Vec::with_capacity(running * 4),
             promised: 0,

@@ -1,7 +1,5 @@
 //! Nobody starves: not a short prompt beside long ones, not a long one beside short ones, not a batch job beside people.
 
-use std::collections::BTreeSet;
-
 use weir_scheduler::{Config, Mode, Priority, SequenceId};
 
 use crate::world::{Request, World, limits};
@@ -94,40 +92,6 @@ fn a_long_prompt_keeps_its_share_beside_endless_short_ones() {
     }
     assert!(world.step > 60, "the short ones had their share");
     world.finish(2_000);
-}
-
-#[test]
-fn a_bounded_number_of_long_prompts_is_in_prefill() {
-    let mut world = world(4_000, 64, 256);
-    for group in 1..=6 {
-        let long = request(group, 5_000, 4, Priority::Standard);
-        world.submit(long).unwrap();
-    }
-    let mut most = 0;
-    for _ in 0..100 {
-        world.scheduler.plan();
-        let rows = &world.scheduler.batch().rows;
-        let partial: BTreeSet<_> = rows.iter().filter(|row| !row.samples).collect_ids();
-        most = most.max(partial.len());
-        for event in world.scheduler.events() {
-            world.device.on_event(event);
-        }
-        let sampled = world.device.step(world.scheduler.batch(), |_| 1);
-        world
-            .scheduler
-            .complete(sampled, |_| weir_scheduler::Verdict::Continue);
-    }
-    assert!((1..=2).contains(&most), "{most} at the same time");
-}
-
-trait CollectIds {
-    fn collect_ids(self) -> BTreeSet<SequenceId>;
-}
-
-impl<'a, I: Iterator<Item = &'a weir_scheduler::Row>> CollectIds for I {
-    fn collect_ids(self) -> BTreeSet<SequenceId> {
-        self.map(|row| row.sequence).collect()
-    }
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn simulate(seed: u64) -> Seen {
 
 #[test]
 fn every_request_gets_what_it_would_get_alone() {
-    let seeds = 0..1_500_u64;
+    let seeds = 0..3_000_u64;
     let mut seen = Vec::new();
     for seed in seeds {
         println!("seed {seed}");
