@@ -1,1 +1,49 @@
-fn main() {}
+//! All automation of the repository: `cargo xtask COMMAND`.
+//!
+//! Each command is a module with a `run`; this file only finds it. It must not become a shell script: what a command checks is tested.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line talks to its user"
+)]
+
+mod crds;
+mod deps;
+mod repo;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  crds    write crds/*.yaml from crates/api (--check: only compare)
+  deps    check the edges between the workspace's crates
+  tidy    check file lengths, TODOs and generated files
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["crds"] => crds::write(),
+        ["crds", "--check"] => crds::check(),
+        ["deps"] => deps::check(),
+        ["tidy"] => tidy::check(),
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(summary) => {
+            println!("{summary}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
