@@ -125,4 +125,5 @@ fn or_ok(problems: Vec<FieldProblem>) -> Result<(), Vec<FieldProblem>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::too_many_lines, reason = "tables: one row is read at a time")]
 mod tests;

@@ -4,6 +4,12 @@
 //! from. Read [`ModelVersion`], [`GpuPool`] and [`TenantQuota`] first, then [`parse`] (a manifest as a person wrote it becomes a kind,
 //! unknown fields refused) and [`Validate`] (a kind becomes a type whose fields are proven and whose silent fields have values).
 
+// Doc comments of fields become descriptions in the schemas, where backticks around names of kinds and conditions only disturb.
+#![allow(
+    clippy::doc_markdown,
+    reason = "doc comments are shown by kubectl explain"
+)]
+
 mod check;
 mod condition;
 mod crd;
@@ -15,11 +21,14 @@ pub mod gpu_pool;
 mod labels;
 #[allow(
     unreachable_pub,
-    reason = "the schema derive copies the public structs into functions"
+    clippy::struct_field_names,
+    reason = "the schema derive copies the public structs into functions; names are the contract's"
 )]
 pub mod model_version;
 mod problem;
 mod references;
+#[cfg(test)]
+mod samples;
 #[allow(
     unreachable_pub,
     reason = "the schema derive copies the public structs into functions"

@@ -122,3 +122,79 @@ fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Cl
         names.join(", ")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{pool, quota, version};
+    use crate::{GpuPool, ModelVersion, TenantQuota, Validate, parse};
+
+    fn texts(
+        versions: &[ValidModelVersion],
+        pools: &[ValidGpuPool],
+        quotas: &[ValidTenantQuota],
+        entries: &[(&str, &str)],
+    ) -> Vec<String> {
+        let owned = |(secret, entry): &(&str, &str)| ((*secret).to_owned(), (*entry).to_owned());
+        let secret_entries = entries.iter().map(owned).collect();
+        let known = Known {
+            versions,
+            pools,
+            quotas,
+            secret_entries: &secret_entries,
+        };
+        let problems = dangling_references(known);
+        let text = |p: &ReferenceProblem| format!("{} {} {}", p.kind, p.name, p.problem);
+        problems.iter().map(text).collect()
+    }
+
+    #[test]
+    fn references_that_lead_nowhere_are_named_with_a_remedy() {
+        let valid_version = parse::<ModelVersion>(&version())
+            .unwrap()
+            .validate()
+            .unwrap();
+        let valid_pool = parse::<GpuPool>(&pool()).unwrap().validate().unwrap();
+        let valid_quota = parse::<TenantQuota>(&quota()).unwrap().validate().unwrap();
+        let entry = [("acme-keys", "ci")];
+        let versions = [valid_version.clone()];
+        let pools = [valid_pool];
+        let quotas = [valid_quota.clone()];
+        assert_eq!(texts(&versions, &pools, &quotas, &entry), [""; 0]);
+
+        let mut stray = valid_version.clone();
+        stray.pool = "smal".to_owned();
+        stray.fallback = vec!["nobody".to_owned()];
+        let found = texts(&[stray], &pools, &[], &[]);
+        assert_eq!(
+            found[0],
+            "ModelVersion tiny-chat-v2 spec.pool: there is no GpuPool \"smal\", did you mean \"small\"?"
+        );
+        assert_eq!(
+            found[1],
+            "ModelVersion tiny-chat-v2 spec.fallback[0]: there is no model \"nobody\": there are tiny-chat"
+        );
+
+        let found = texts(&[], &pools, &quotas, &[]);
+        assert!(
+            found[0].contains("spec.models: there is no model \"tiny-chat\", and no other either"),
+            "{found:?}"
+        );
+        assert!(
+            found[1].contains("key \"ci\" needs Secret \"acme-keys\" with an entry \"ci\""),
+            "{found:?}"
+        );
+
+        let twice = [valid_version.clone(), valid_version];
+        let found = texts(&twice, &pools, &[valid_quota.clone(), valid_quota], &entry);
+        assert!(
+            found[0].contains("another ModelVersion already is version 2"),
+            "{found:?}"
+        );
+        assert!(
+            found[1].contains("another TenantQuota already is for tenant"),
+            "{found:?}"
+        );
+        assert_eq!(found.len(), 2);
+    }
+}

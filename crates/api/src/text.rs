@@ -189,7 +189,8 @@ impl Percent {
         let error = || TextError::Percent(self.to_string());
         let ppm = match self {
             Self::Whole(whole) => u64::try_from(*whole).map_err(|_| error())? * 10_000,
-            Self::Text(text) => decimal(text, 3, 4).ok_or_else(error)?,
+            Self::Text(text) if text.starts_with("100") => decimal(text, 3, 4).ok_or_else(error)?,
+            Self::Text(text) => decimal(text, 2, 4).ok_or_else(error)?,
         };
         u32::try_from(ppm)
             .ok()
@@ -235,3 +236,6 @@ fn decimal(text: &str, whole_digits: usize, places: usize) -> Option<u64> {
     }
     format!("{whole}{fraction:0<places$}").parse().ok()
 }
+
+#[cfg(test)]
+mod tests;

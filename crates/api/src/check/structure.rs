@@ -298,7 +298,7 @@ impl Walk {
             return self.problem(format!("must be a whole number, is {value}"));
         };
         let narrow = schema["format"] == "int32";
-        let bound = |name: &str| schema[name].as_f64().map(|bound| bound as i64);
+        let bound = |name: &str| schema[name].as_f64().map(whole);
         let least = bound("minimum").or(narrow.then_some(i64::from(i32::MIN)));
         let most = bound("maximum").or(narrow.then_some(i64::from(i32::MAX)));
         if least.is_some_and(|least| number < least) || most.is_some_and(|most| number > most) {
@@ -310,6 +310,15 @@ impl Walk {
             self.problem(format!("is {number}, {range}{}", about(schema)));
         }
     }
+}
+
+/// Typed schemas keep bounds as floats; ours are whole and far below 2^53.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "bounds are whole numbers below 2^53"
+)]
+fn whole(bound: f64) -> i64 {
+    bound as i64
 }
 
 /// The bound of a schema that a count breaks.
@@ -348,13 +357,12 @@ fn unknown<'a>(
     } else {
         format!("{path}.{name}")
     };
-    let message = match did_you_mean(name, known.clone()) {
-        Some(near) => format!("unknown field `{name}`, did you mean `{near}`?"),
-        None => {
-            let mut names: Vec<&str> = known.into_iter().collect();
-            names.sort_unstable();
-            format!("unknown field `{name}`: known are {}", names.join(", "))
-        }
+    let message = if let Some(near) = did_you_mean(name, known.clone()) {
+        format!("unknown field `{name}`, did you mean `{near}`?")
+    } else {
+        let mut names: Vec<&str> = known.into_iter().collect();
+        names.sort_unstable();
+        format!("unknown field `{name}`: known are {}", names.join(", "))
     };
     FieldProblem::new(place, message)
 }

@@ -127,7 +127,7 @@ pub struct RejectedVersion {
     /// The attempt that ended so.
     #[schemars(length(max = 64))]
     pub attempt: String,
-    /// When.
+    /// When it was rejected.
     pub at: Time,
     /// The guardrail that decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
