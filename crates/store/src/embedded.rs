@@ -27,8 +27,6 @@ pub(crate) struct Embedded {
     /// `None` once closed.
     queue: Mutex<Option<mpsc::Sender<Op>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// Held by the writer too, which lets go of it last.
-    _lock: Arc<File>,
 }
 
 impl Embedded {
@@ -43,20 +41,14 @@ impl Embedded {
         let shared = Arc::new(Shared::new(folder, identity, kv, &state));
         let (queue, ops) = mpsc::channel(QUEUE);
         let writer = Writer::new(shared.clone(), state, reopen);
-        let lock = Arc::new(lock);
-        let held = lock.clone();
         let thread = std::thread::Builder::new()
             .name("weir-store".into())
-            .spawn(move || {
-                writer.run(ops);
-                drop(held);
-            })
+            .spawn(move || writer.run(ops, lock))
             .map_err(|error| crate::kv::KvError::Io(error.to_string()))?;
         Ok(Self {
             shared,
             queue: Mutex::new(Some(queue)),
             writer: Mutex::new(Some(thread)),
-            _lock: lock,
         })
     }
 

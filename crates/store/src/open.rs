@@ -157,7 +157,7 @@ fn identity(kv: &dyn Kv) -> Result<String, String> {
     drop(view);
     let mut random = [0_u8; 16];
     getrandom::fill(&mut random).map_err(|error| error.to_string())?;
-    let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("{:032x}", u128::from_be_bytes(random));
     let mut batch = Batch::new();
     let sealed = seal(&format, FORMAT.to_be_bytes().to_vec());
     batch.insert(format, Some(sealed));

@@ -7,3 +7,6 @@ pub(crate) mod ledger;
 pub(crate) mod run;
 
 pub(crate) use codec::{BadRecord, Decoder, Encoder, seal, unseal};
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //! After a failed commit nobody knows what the medium holds. If it was full, the files are opened again and memory is read back from them;
 //! after any other failure the writer refuses every write until the process starts again.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ const GROUP_BYTES: usize = 8 << 20;
 const APPEND_RESERVE_BYTES: u64 = 4 << 20;
 /// Below this much no run is let in, so that the live ones can end.
 const ADMIT_RESERVE_BYTES: u64 = 16 << 20;
+/// A commit may take this many times its size for a moment: pages are copied before they are freed, and sizes are rounded up.
+const COMMIT_GROWTH: u64 = 4;
 /// How often a full store looks for space.
 const REOPEN_EVERY: Duration = Duration::from_millis(100);
 /// How long readers may hold the old files when they are opened again.
@@ -79,8 +82,8 @@ impl Writer {
         }
     }
 
-    /// Runs until the queue is closed or a close is asked for; lets go of the files then.
-    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Op>) {
+    /// Runs until the queue is closed or a close is asked for; lets go of the files then, and of the lock last.
+    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Op>, lock: File) {
         let mut closing = None;
         while closing.is_none()
             && let Some(first) = queue.blocking_recv()
@@ -94,6 +97,7 @@ impl Writer {
         if let Some(engine) = engine {
             wait_for_readers(engine);
         }
+        drop(lock);
         if let Some(answer) = closing {
             // Whoever asked may have given up.
             let _ = answer.send(Ok(()));
@@ -111,6 +115,11 @@ impl Writer {
         };
         let (replies, evaluated) = self.evaluate(&*engine, ops, free >= ADMIT_RESERVE_BYTES);
         let fault = match evaluated {
+            // sled 0.34 never returns from a flush that ran out of space, so a commit that may not fit is not begun.
+            Ok(changes) if free < APPEND_RESERVE_BYTES.saturating_add(size(&changes)) => {
+                self.read_back(&*engine);
+                Some(self.shared.unwritable(&KvError::Full))
+            }
             Ok(changes) => self.commit(engine, &changes).err(),
             Err(error) => {
                 self.read_back(&*engine);
@@ -233,6 +242,16 @@ impl Writer {
     }
 }
 
+/// What a commit may need on the medium.
+fn size(changes: &Changes) -> u64 {
+    let one = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| {
+        let value = value.as_ref().map_or(0, Vec::len);
+        (key.len() + value) as u64
+    };
+    let bytes: u64 = changes.batch.iter().map(one).sum();
+    bytes.saturating_mul(COMMIT_GROWTH)
+}
+
 /// The first op and what else is queued, up to a bound; a close is the last that is taken.
 fn gather(first: Op, queue: &mut mpsc::Receiver<Op>) -> (Vec<Op>, Option<Answer<()>>) {
     let mut group = vec![];
@@ -256,6 +275,7 @@ fn wait_for_readers(engine: Arc<dyn Kv>) {
     while Arc::strong_count(&engine) > 1 && Instant::now() < deadline {
         std::thread::yield_now();
     }
+    drop(engine);
 }
 
 /// Space that the store may still take; without an answer, enough.
@@ -339,3 +359,6 @@ impl Op {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,11 +64,14 @@ impl Encoder {
     }
 
     pub(crate) fn number(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.bytes.push((number & 0x7f) as u8 | 0x80);
+        loop {
+            let [low, ..] = number.to_le_bytes();
             number >>= 7;
+            if number == 0 {
+                return self.bytes.push(low & 0x7f);
+            }
+            self.bytes.push(low | 0x80);
         }
-        self.bytes.push(number as u8);
     }
 
     pub(crate) fn raw(&mut self, bytes: &[u8]) {

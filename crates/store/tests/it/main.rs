@@ -1,0 +1,16 @@
+//! One suite for every engine: the contract, crashes, and a full disk.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests are tests"
+)]
+
+mod budgets;
+mod contract;
+mod crash;
+mod events;
+mod full_disk;
+mod opening;
+mod retention;
+mod support;
