@@ -2,3 +2,7 @@
 
 pub mod chat;
 pub mod get;
+pub mod key;
+pub mod keygen;
+pub mod sign;
+pub mod verify;
