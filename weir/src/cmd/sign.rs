@@ -12,7 +12,7 @@ use weir_manifest::{
 
 /// Sign a model directory as a version.
 ///
-/// Writes weir-manifest.json and the signature into DIR, and prints what the ModelVersion object must say. The same directory, name, number
+/// Writes weir-manifest.json and the signature into DIR, and prints what the `ModelVersion` object must say. The same directory, name, number
 /// and key always give the same bytes.
 #[derive(Debug, Parser)]
 pub struct Args {
@@ -42,10 +42,10 @@ pub struct Args {
     /// Name of the signature in DIR.
     #[arg(long, value_name = "NAME", default_value = SIGNATURE_FILE)]
     out: FilePath,
-    /// Write a whole ModelVersion to this file (`-` prints it) instead of printing its `manifest` and `signature`.
+    /// Write a whole `ModelVersion` to this file (`-` prints it) instead of printing its `manifest` and `signature`.
     #[arg(long, value_name = "FILE")]
     emit_manifest: Option<PathBuf>,
-    /// Pool of the emitted ModelVersion.
+    /// Pool of the emitted `ModelVersion`.
     #[arg(long, default_value = "small")]
     pool: String,
     /// Print JSON.
@@ -111,6 +111,10 @@ struct Signature<'a> {
 ///
 /// # Errors
 /// The key or the directory cannot be read, or the directory is no model.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "every subcommand takes its arguments by value"
+)]
 pub fn run(args: Args) -> Result<()> {
     let version = sign(&args)?;
     let base = match &args.emit_manifest {

@@ -25,7 +25,7 @@ pub struct Args {
     /// Trust this public key (PEM) for every model.
     #[arg(long, value_name = "PUB")]
     key: Option<PathBuf>,
-    /// Trust what this policy says: its YAML, or the ConfigMap `weir-trust`.
+    /// Trust what this policy says: its YAML, or the `ConfigMap` named `weir-trust`.
     #[arg(long, value_name = "FILE")]
     trust: Option<PathBuf>,
     /// Trust signing certificates under these roots (PEM) for every model.
@@ -34,7 +34,7 @@ pub struct Args {
     /// Name of the signature in DIR.
     #[arg(long, value_name = "NAME", default_value = SIGNATURE_FILE)]
     signature: String,
-    /// Also compare with the ModelVersion in this YAML file.
+    /// Also compare with the `ModelVersion` in this YAML file.
     #[arg(long, value_name = "FILE")]
     model_version: Option<PathBuf>,
     /// Which model the signer must be permitted to sign, for directories without weir-manifest.json.
@@ -57,6 +57,10 @@ struct Report {
 ///
 /// # Errors
 /// The directory is not what was signed, or an argument cannot be read.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "every subcommand takes its arguments by value"
+)]
 pub fn run(args: Args) -> Result<()> {
     let policy = policy(&args)?;
     let claim = args.model_version.as_deref().map(read_claim).transpose()?;
@@ -238,7 +242,7 @@ fn documents(text: &str) -> Result<Vec<Value>> {
         .collect()
 }
 
-/// What the one ModelVersion in the file says about its artifact.
+/// What the one `ModelVersion` in the file says about its artifact.
 fn read_claim(path: &Path) -> Result<VersionClaim> {
     let place = || format!("cannot use {}", path.display());
     let of_kind = |d: &Value| d.get("kind").and_then(Value::as_str) == Some("ModelVersion");
