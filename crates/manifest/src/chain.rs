@@ -24,10 +24,18 @@ const ANY_USAGE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.37.0");
 /// Critical extensions that are understood: basic constraints, key usage, extended key usage, subject alternative name.
 const UNDERSTOOD: [&str; 4] = ["2.5.29.19", "2.5.29.15", "2.5.29.37", "2.5.29.17"];
 
+/// Before a subject in the list of identities, and in patterns that mean it.
+const SUBJECT_PREFIX: &str = "subject:";
+
 /// Longest path from leaf to root.
 const MAX_PATH: usize = 8;
 /// Most signatures checked for one bundle, so that a hostile set of certificates costs little.
 const MAX_SIGNATURE_CHECKS: usize = 64;
+
+/// Is this identity, or pattern, about a subject rather than an alternative name?
+pub(crate) fn is_subject(identity: &str) -> bool {
+    identity.starts_with(SUBJECT_PREFIX)
+}
 
 /// A parsed certificate with the exact bytes that its issuer signed.
 #[derive(Clone, Debug)]
@@ -112,7 +120,9 @@ impl Cert {
         )
     }
 
-    /// What the certificate says its holder is: alternative names first, then the subject.
+    /// What the certificate says its holder is: alternative names first, then the subject with a prefix of its own. Without the prefix a
+    /// pattern such as `*@example.com`, meant for e-mail addresses that an authority has proven, would also match a subject that merely
+    /// ends so.
     pub(crate) fn identities(&self) -> Vec<String> {
         let mut identities = Vec::new();
         if let Ok(Some((_, names))) = self
@@ -127,7 +137,9 @@ impl Cert {
                 _ => None,
             }));
         }
-        identities.push(self.subject.clone());
+        // A URI could be written so that it passes for a subject.
+        identities.retain(|name| !is_subject(name));
+        identities.push(format!("{SUBJECT_PREFIX}{}", self.subject));
         identities
     }
 

@@ -269,7 +269,7 @@ fn check_root(
     let identities = leaf.identities();
     let Some(identity) = identities
         .iter()
-        .find(|identity| crate::glob::any_matches(&root.identities, identity))
+        .find(|identity| is_permitted(&root.identities, identity))
     else {
         let identity = identities.first().cloned().unwrap_or_default();
         return Err(VerifyError::IdentityNotPermitted {
@@ -283,4 +283,13 @@ fn check_root(
         fingerprint: leaf.fingerprint(),
     };
     Ok((signer, root.entry.models.clone()))
+}
+
+/// A pattern for alternative names never matches a subject, whatever stars it has; only `*` alone and `subject:…` do.
+fn is_permitted(patterns: &[String], identity: &str) -> bool {
+    let of_subject = chain::is_subject(identity);
+    patterns
+        .iter()
+        .filter(|pattern| *pattern == "*" || chain::is_subject(pattern) == of_subject)
+        .any(|pattern| crate::glob::matches(pattern, identity))
 }

@@ -40,8 +40,8 @@ pub struct TrustedRootSpec {
     pub id: String,
     /// PEM of one or more root certificates.
     pub certificates: String,
-    /// Patterns of who may sign: an e-mail, URI or DNS name of the signer's certificate, or its whole subject (`CN=ci,O=Example`); at least
-    /// one.
+    /// Patterns of who may sign, at least one: an e-mail, URI or DNS name of the signer's certificate, or `subject:` and its whole subject
+    /// (`subject:CN=ci,O=Example`). A `*` alone permits every signer under the root.
     pub identities: Vec<String>,
     /// Patterns of the models they may sign; at least one.
     pub models: Vec<String>,

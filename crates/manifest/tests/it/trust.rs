@@ -78,8 +78,13 @@ fn certificates_sign_what_their_root_permits() {
             None,
         ),
         (
-            "  identities: ['CN=Release']\n  models: ['*']\n".to_owned(),
+            "  identities: ['subject:CN=Release']\n  models: ['*']\n".to_owned(),
             None,
+        ),
+        (
+            // A pattern for alternative names does not reach the subject, which is "CN=Release" here.
+            "  identities: ['*Release']\n  models: ['*']\n".to_owned(),
+            Some("IdentityNotPermitted"),
         ),
         (
             "  identities: ['*@example.org']\n  models: ['*']\n".to_owned(),
