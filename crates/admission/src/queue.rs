@@ -34,7 +34,7 @@ pub struct Admission<R, T> {
     /// When each priority was served last.
     served_ms: [u64; Priority::COUNT],
     rates: Rates,
-    /// Seats the workers had when `next` was asked last.
+    /// Seats the workers had when `next` was asked last, and those that became free since.
     seats: u32,
     tickets: u64,
 }
@@ -139,6 +139,7 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
     /// A run of this pool ended on its worker: a seat is free again.
     pub fn observe_finished(&mut self, finished: &Finished, now_ms: u64) {
         self.rates.finished(finished, now_ms);
+        self.seats = self.seats.saturating_add(1);
     }
 
     /// The pool's workers computed so many tokens (prompt and output) since the last call.

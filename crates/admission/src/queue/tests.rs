@@ -275,6 +275,8 @@ fn an_estimate_is_nothing_before_a_measurement_and_then_refuses() {
         };
         a.observe_finished(&finished, turn * 100);
     }
+    // The seats were taken by others.
+    assert_eq!(a.next(4_000, &NONE), None);
     let at = |id, priority| Waiting {
         enqueued_at_ms: 4_000,
         ..run(id, "acme", priority)
@@ -327,6 +329,9 @@ fn a_pool_that_stopped_turning_over_is_as_slow_as_it_is_silent() {
         service_ms: 100,
     };
     a.observe_finished(&finished, 100);
+    let wait = a.estimate_ms(&"acme", Priority::Interactive, 100, 100);
+    assert_eq!(wait, 0, "a seat is free now");
+    assert_eq!(a.next(100, &NONE), None);
     let estimate =
         |a: &Admission<_, _>, now_ms| a.estimate_ms(&"acme", Priority::Standard, 100, now_ms);
     assert_eq!(estimate(&a, 100), 200);
@@ -348,4 +353,64 @@ fn tokens_count_where_they_are_the_narrower_way() {
     a.offer(run(2, "acme", Priority::Standard)).unwrap();
     let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 9_000);
     assert_eq!(wait, 200, "idle time does not count");
+}
+
+#[test]
+fn a_tenant_that_is_ahead_stays_ahead_while_it_has_nothing_waiting() {
+    let mut a = queue(64);
+    let large = Waiting {
+        prompt_tokens: 1_900,
+        ..run(100, "globex", Priority::Standard)
+    };
+    a.offer(large).unwrap();
+    for id in 0..20 {
+        a.offer(run(id, "acme", Priority::Standard)).unwrap();
+    }
+    let mut two = || (0..2).filter_map(|_| a.next(0, &SOME)).count();
+    assert_eq!(two(), 2);
+    a.offer(run(101, "globex", Priority::Standard)).unwrap();
+    let order = drain(&mut a, 0);
+    // globex was given 2,000 tokens: as many as ten of acme's runs.
+    let place = order.iter().position(|id| *id == 101);
+    assert!((8..=10).contains(&place.unwrap()), "{order:?}");
+}
+
+#[test]
+fn an_estimate_knows_the_turns_of_a_tenants_classes() {
+    let mut a = queue(64);
+    for id in 0..20 {
+        a.offer(run(id, "acme", Priority::Standard)).unwrap();
+    }
+    let finished = Finished {
+        output_tokens: 100,
+        ceiling: 100,
+        service_ms: 100,
+    };
+    for turn in 1..=40 {
+        a.observe_finished(&finished, turn * 100);
+    }
+    assert_eq!(a.next(4_000, &NONE), None);
+    let wait = |prompt_tokens| a.estimate_ms(&"acme", Priority::Standard, prompt_tokens, 4_000);
+    assert_eq!(wait(100), 2_100, "behind all of its class");
+    assert_eq!(wait(5_000), 500, "four short ones go before each long one");
+}
+
+#[test]
+fn time_in_which_nobody_waited_is_no_turnover() {
+    let mut a = queue(64);
+    let finished = Finished {
+        output_tokens: 100,
+        ceiling: 100,
+        service_ms: 100,
+    };
+    a.observe_finished(&finished, 100);
+    let late = Waiting {
+        enqueued_at_ms: 10_000,
+        ..run(1, "acme", Priority::Standard)
+    };
+    a.offer(late).unwrap();
+    a.observe_finished(&finished, 10_100);
+    assert_eq!(a.next(10_100, &NONE), None);
+    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 10_100);
+    assert_eq!(wait, 200);
 }
