@@ -350,9 +350,14 @@ fn tokens_count_where_they_are_the_narrower_way() {
     assert_eq!(wait, 200, "the 200 tokens of the run before it");
     drain(&mut a, 3_000);
     a.observe_tokens(1, 9_000);
-    a.offer(run(2, "acme", Priority::Standard)).unwrap();
-    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 9_000);
-    assert_eq!(wait, 200, "idle time does not count");
+    let late = Waiting {
+        enqueued_at_ms: 9_500,
+        ..run(2, "acme", Priority::Standard)
+    };
+    a.offer(late).unwrap();
+    a.observe_tokens(1, 10_000);
+    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 10_000);
+    assert_eq!(wait, 200, "time in which nobody waited does not count");
 }
 
 #[test]
