@@ -1,1 +1,29 @@
-//! The worker: one engine, the models it was given, and the session with its gateways.
+//! The worker: one engine, the model it was given, and the sessions of the gateways that use it.
+//!
+//! It must not know HTTP clients, tenants' money, durable storage or Kubernetes: a gateway tells it what to run, and makes durable
+//! what it says. Read [`run`] first, then `engine::core::Engine` (one step) and `engine::commands` (who may do what to a run).
+//!
+//! Threads: one engine thread owns scheduler, backend, runs and sessions, and locks nothing. Two runtime threads carry gRPC. They
+//! meet in one bounded ring of commands, one bounded outbox per session, and a snapshot of figures.
+
+mod announce;
+pub mod cli;
+mod config;
+mod device;
+mod engine;
+mod error;
+mod listen;
+mod load;
+mod metrics;
+mod server;
+mod session;
+mod start;
+
+pub use announce::Announcer;
+pub use config::{Config, EngineSettings, KvDtype};
+pub use engine::snapshot::Snapshot;
+pub use error::{EXIT_CONFIGURATION, WorkerError};
+pub use listen::{Listen, ParseListenError};
+pub use load::{LoadError, LoadPlan, Loaded, PlanPlacement, PlanSignature, load};
+pub use server::Ended;
+pub use start::{Serving, run, serve_loaded};

@@ -1,0 +1,105 @@
+//! What the worker tells its parent: one JSON object a line on stdout.
+//!
+//! `{"event":"loading","message":…,"done":bytes,"total":bytes}` while it loads, then either
+//! `{"event":"ready","message":…,"listen":…,"digest":…}` or `{"event":"failed","reason":…,"message":…}`.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Progress lines are at least this far apart: they are for a person's eyes.
+const PROGRESS_MIN: Duration = Duration::from_millis(200);
+
+/// Where the lines go. Cloning shares it.
+#[derive(Clone)]
+pub struct Announcer {
+    out: Option<Arc<Mutex<Lines>>>,
+}
+
+struct Lines {
+    out: Box<dyn Write + Send>,
+    last_progress: Option<Instant>,
+}
+
+impl Announcer {
+    /// To the parent.
+    pub fn stdout() -> Self {
+        Self::to(Box::new(std::io::stdout()))
+    }
+
+    /// To some writer.
+    pub fn to(out: Box<dyn Write + Send>) -> Self {
+        Self {
+            out: Some(Arc::new(Mutex::new(Lines {
+                out,
+                last_progress: None,
+            }))),
+        }
+    }
+
+    /// To nobody.
+    pub fn silent() -> Self {
+        Self { out: None }
+    }
+
+    /// A stage of loading.
+    pub(crate) fn loading(&self, message: &str) {
+        self.line(&json!({"event": "loading", "message": message}));
+    }
+
+    /// Bytes verified so far.
+    pub(crate) fn verifying(&self, done: u64, total: u64) {
+        if let Some(Ok(mut lines)) = self.out.as_ref().map(|lines| lines.lock()) {
+            if lines
+                .last_progress
+                .is_some_and(|at| at.elapsed() < PROGRESS_MIN)
+                && done < total
+            {
+                return;
+            }
+            lines.last_progress = Some(Instant::now());
+        }
+        let percent = if total == 0 {
+            100
+        } else {
+            done.saturating_mul(100) / total
+        };
+        self.line(&json!({
+            "event": "loading",
+            "message": format!("verifying, {percent} %"),
+            "done": done,
+            "total": total,
+        }));
+    }
+
+    /// Sessions are taken.
+    pub(crate) fn ready(&self, listen: &str, digest: &str) {
+        self.line(&json!({
+            "event": "ready",
+            "message": format!("takes sessions on {listen}"),
+            "listen": listen,
+            "digest": digest,
+        }));
+    }
+
+    /// The worker ends.
+    pub(crate) fn failed(&self, reason: &str, message: &str) {
+        self.line(&json!({"event": "failed", "reason": reason, "message": message}));
+    }
+
+    fn line(&self, value: &Value) {
+        let Some(Ok(mut lines)) = self.out.as_ref().map(|lines| lines.lock()) else {
+            return;
+        };
+        // A parent that does not read any more must not end its worker.
+        let _ = writeln!(lines.out, "{value}").and_then(|()| lines.out.flush());
+    }
+}
+
+impl std::fmt::Debug for Announcer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Announcer").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! The worker's command line, shared by its own binary and by `weir worker`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use weir_telemetry::logging::{self, LogFormat};
+use weir_telemetry::shutdown::{Ending, run_until_signal};
+
+use crate::announce::Announcer;
+use crate::config::{Config, EngineSettings, KvDtype};
+use crate::error::{EXIT_CONFIGURATION, WorkerError, chain};
+use crate::listen::Listen;
+use crate::server::Ended;
+
+/// Beyond the drain: time to flush frames and end the server.
+const AFTER_DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs one model version and serves sessions of gateways.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WorkerArgs {
+    /// Name of this worker, stable within its pool.
+    #[arg(long, env = "WEIR_WORKER_NAME", default_value = "worker")]
+    pub name: String,
+    /// JSON file that says what to load and who must have signed it.
+    #[arg(long, value_name = "FILE")]
+    pub load_plan: PathBuf,
+    /// Where to take sessions: `unix:/path/to/socket` or `tcp:127.0.0.1:7000`.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Listen,
+    /// Where to serve /healthz, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<SocketAddr>,
+    /// Threads for the forward pass [default: all cores].
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<usize>,
+    /// Sequences that run at the same time.
+    #[arg(long, value_name = "COUNT", default_value_t = EngineSettings::default().max_running)]
+    pub max_running: u32,
+    /// Tokens per engine step.
+    #[arg(long, value_name = "TOKENS", default_value_t = EngineSettings::default().max_batch_tokens)]
+    pub max_batch_tokens: u32,
+    /// Bytes of memory for keys and values.
+    #[arg(long, value_name = "BYTES", default_value_t = EngineSettings::default().kv_bytes)]
+    pub kv_bytes: u64,
+    /// Positions per KV block.
+    #[arg(long, value_name = "TOKENS", default_value_t = EngineSettings::default().block_tokens)]
+    pub block_tokens: u32,
+    /// Number format of keys and values.
+    #[arg(long, value_enum, default_value_t = EngineSettings::default().kv_dtype)]
+    pub kv_dtype: KvDtype,
+    /// Sequences that may wait; one more is refused.
+    #[arg(long, value_name = "COUNT", default_value_t = EngineSettings::default().max_waiting)]
+    pub max_waiting: u32,
+    /// End when no gateway had a session for so many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub orphan_grace_s: Option<u64>,
+    /// Seconds from SIGTERM to the end, for runs to finish.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain_s: u64,
+    /// Format of the log on stderr: text or json.
+    #[arg(long, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+impl From<WorkerArgs> for Config {
+    fn from(args: WorkerArgs) -> Self {
+        Self {
+            name: args.name,
+            load_plan: args.load_plan,
+            listen: args.listen,
+            admin: args.admin,
+            engine: EngineSettings {
+                max_running: args.max_running,
+                max_batch_tokens: args.max_batch_tokens,
+                kv_bytes: args.kv_bytes,
+                block_tokens: args.block_tokens,
+                kv_dtype: args.kv_dtype,
+                max_waiting: args.max_waiting,
+                threads: args.threads,
+            },
+            orphan_grace: args.orphan_grace_s.map(Duration::from_secs),
+            drain: Duration::from_secs(args.drain_s),
+        }
+    }
+}
+
+/// A worker process from its arguments to its exit status: 0 after a drain or an orphan's end, 78 where what it was given is at
+/// fault, 1 after a crash. The last line on stdout says why, for the parent.
+pub fn main(args: WorkerArgs) -> ExitCode {
+    let announcer = Announcer::stdout();
+    if let Err(error) = logging::init(args.log_format) {
+        announcer.failed("LogInvalid", &chain(&error));
+        return ExitCode::from(EXIT_CONFIGURATION);
+    }
+    let config = Config::from(args);
+    tracing::info!(?config, "starting");
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            announcer.failed("RuntimeFailed", &error.to_string());
+            return ExitCode::FAILURE;
+        }
+    };
+    let deadline = config.drain + AFTER_DRAIN;
+    let ending = runtime.block_on(run_until_signal(deadline, |shutdown| {
+        crate::run(config, &announcer, shutdown)
+    }));
+    let code = match ending {
+        Ok(Ending::Finished(Ok(ended))) => {
+            tracing::info!(?ended, "the worker ends");
+            if ended == Ended::DrainDeadline {
+                tracing::warn!(
+                    "runs were left at the drain's deadline; their gateways see them interrupted"
+                );
+            }
+            ExitCode::SUCCESS
+        }
+        Ok(Ending::Finished(Err(error))) => say_failure(&announcer, &error),
+        Ok(Ending::DeadlinePassed | Ending::Forced) => ExitCode::FAILURE,
+        Err(error) => {
+            announcer.failed("SignalsFailed", &error.to_string());
+            ExitCode::FAILURE
+        }
+    };
+    // Not waiting for threads: the engine's may be inside a long step.
+    runtime.shutdown_background();
+    code
+}
+
+fn say_failure(announcer: &Announcer, error: &WorkerError) -> ExitCode {
+    let message = chain(error);
+    tracing::error!(reason = error.reason(), message, "the worker ends");
+    announcer.failed(error.reason(), &message);
+    error.exit_code()
+}

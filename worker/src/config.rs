@@ -1,0 +1,69 @@
+//! What a worker is told at its start.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::listen::Listen;
+
+/// Everything a worker needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Stable within the pool; gateways show it and keep their view of the worker under it.
+    pub name: String,
+    /// The load plan.
+    pub load_plan: PathBuf,
+    /// Where it takes sessions.
+    pub listen: Listen,
+    /// Where it serves health and metrics, if anywhere.
+    pub admin: Option<SocketAddr>,
+    /// The engine's limits.
+    pub engine: EngineSettings,
+    /// Ends by itself when no gateway had a session for this long; `None`: never.
+    pub orphan_grace: Option<Duration>,
+    /// From the order to drain to the end.
+    pub drain: Duration,
+}
+
+/// Limits of the engine. The pool's `spec.engine`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// Sequences that run at the same time.
+    pub max_running: u32,
+    /// Tokens per step.
+    pub max_batch_tokens: u32,
+    /// Memory for keys and values.
+    pub kv_bytes: u64,
+    /// Positions per KV block.
+    pub block_tokens: u32,
+    /// Number format of keys and values.
+    pub kv_dtype: KvDtype,
+    /// Sequences that may wait; one more is refused.
+    pub max_waiting: u32,
+    /// Threads for the forward pass; `None`: as many as the machine has.
+    pub threads: Option<usize>,
+}
+
+/// Number format of keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KvDtype {
+    /// 32 bits.
+    F32,
+    /// 16 bits, 8 of them exponent.
+    Bf16,
+}
+
+impl Default for EngineSettings {
+    /// The defaults of a pool that says nothing: what a laptop serves a small model with.
+    fn default() -> Self {
+        Self {
+            max_running: 64,
+            max_batch_tokens: 2048,
+            kv_bytes: 1 << 30,
+            block_tokens: 16,
+            kv_dtype: KvDtype::Bf16,
+            max_waiting: 256,
+            threads: None,
+        }
+    }
+}

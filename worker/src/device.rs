@@ -1,0 +1,40 @@
+//! Opens the device a model runs on. CUDA joins the CPU here.
+
+use weir_model::backend::Backend;
+use weir_model::{CpuOptions, KvType, LoadError, OpenFiles, load_cpu};
+
+use crate::config::{EngineSettings, KvDtype};
+
+/// The CPU, with the weights mapped from verified files. `context_tokens` is what the signed manifest allows.
+///
+/// # Errors
+/// The weights cannot be used, or a setting is out of bounds.
+pub(crate) fn open_cpu(
+    files: &OpenFiles,
+    context_tokens: u32,
+    settings: &EngineSettings,
+) -> Result<Box<dyn Backend>, LoadError> {
+    let EngineSettings {
+        max_running,
+        max_batch_tokens,
+        kv_bytes,
+        block_tokens,
+        kv_dtype,
+        max_waiting: _,
+        threads,
+    } = *settings;
+    let options = CpuOptions {
+        threads: threads.unwrap_or(0),
+        kv_bytes,
+        kv_type: match kv_dtype {
+            KvDtype::F32 => KvType::F32,
+            KvDtype::Bf16 => KvType::Bf16,
+        },
+        block_tokens,
+        max_running,
+        max_batch_tokens,
+        context_tokens,
+        ..CpuOptions::default()
+    };
+    Ok(Box::new(load_cpu(files, &options)?))
+}

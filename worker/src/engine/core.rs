@@ -1,0 +1,383 @@
+//! The engine: commands in, one step at a time, rows out. It runs on one thread and locks nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use weir_model::backend::{Backend, BackendError, Sampled};
+use weir_model::tokenizer::Tokenizer;
+use weir_protocol::worker::{
+    EngineLimits, LoadedModel, Logprob, Welcome, finish::Reason, logprob::Top,
+};
+use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
+
+use super::held::HeldRuns;
+use super::observe::Observer;
+use super::request::Served;
+use super::run::RunNumber;
+use super::sessions::{Flow, Sessions};
+use super::snapshot::Snapshot;
+
+/// Weight of a new step in the moving averages: about the last 16 steps count.
+const EWMA_WEIGHT: f64 = 1.0 / 16.0;
+
+/// Everything an engine is made of.
+pub(crate) struct Parts {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) served: Served,
+    pub(crate) identity: Identity,
+    pub(crate) observer: Observer,
+}
+
+/// What a welcome says about this worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) worker: String,
+    pub(crate) boot: String,
+    pub(crate) models: Vec<LoadedModel>,
+}
+
+/// The engine's own state; [`super::thread`] drives it.
+pub(crate) struct Engine {
+    pub(super) parts: Parts,
+    pub(super) runs: HeldRuns,
+    pub(super) sessions: Sessions,
+    pub(super) draining: bool,
+    sampled: Vec<Sampled>,
+    /// Runs that got a row in this step.
+    touched: Vec<RunNumber>,
+    over_memory: bool,
+    snapshot: Snapshot,
+    step_us: f64,
+    host_us: f64,
+    publish: watch::Sender<Snapshot>,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stepped {
+    /// There was nothing to run.
+    Nothing,
+    /// Rows were run.
+    Rows,
+}
+
+impl Engine {
+    pub(crate) fn new(parts: Parts, publish: watch::Sender<Snapshot>) -> Self {
+        Self {
+            parts,
+            runs: HeldRuns::default(),
+            sessions: Sessions::default(),
+            draining: false,
+            sampled: Vec::new(),
+            touched: Vec::new(),
+            over_memory: false,
+            snapshot: Snapshot::default(),
+            step_us: 0.0,
+            host_us: 0.0,
+            publish,
+        }
+    }
+
+    /// Whether a step would do something.
+    pub(crate) fn has_work(&self) -> bool {
+        self.parts.scheduler.has_work()
+    }
+
+    /// Plans and carries out one step.
+    ///
+    /// # Errors
+    /// The device failed; no further step may be made.
+    pub(crate) fn step(&mut self) -> Result<Stepped, BackendError> {
+        let begin = Instant::now();
+        self.parts.scheduler.plan();
+        self.apply_events(begin);
+        let planned = Instant::now();
+        if self.parts.scheduler.batch().is_empty() {
+            return Ok(Stepped::Nothing);
+        }
+        self.parts
+            .backend
+            .step(self.parts.scheduler.batch(), &mut self.sampled)?;
+        let computed = Instant::now();
+        self.complete(computed);
+        self.flush();
+        let end = Instant::now();
+        self.note_times(end - begin, (planned - begin) + (end - computed));
+        Ok(Stepped::Rows)
+    }
+
+    /// Carries out what the plan says about slots.
+    fn apply_events(&mut self, now: Instant) {
+        let Parts {
+            scheduler,
+            backend,
+            observer,
+            ..
+        } = &mut self.parts;
+        for event in scheduler.events() {
+            match *event {
+                Event::Started {
+                    id,
+                    slot,
+                    cached_tokens,
+                    resumed,
+                } => {
+                    let (prompt, output) = scheduler
+                        .tokens(id)
+                        .expect("a sequence that starts is known");
+                    let (number, choice) = RunNumber::of(id);
+                    let run = self
+                        .runs
+                        .get(number)
+                        .expect("a run lives as long as its sequences");
+                    backend.open(slot, &run.sampling_of(choice), prompt, output);
+                    if resumed {
+                        continue;
+                    }
+                    self.snapshot.prompt_tokens += prompt.len() as u64;
+                    self.snapshot.cached_tokens += u64::from(cached_tokens);
+                    let waited = self
+                        .runs
+                        .change(number, |run| run.note_start(now, cached_tokens));
+                    if let Some(waited) = waited.flatten() {
+                        observer.queue.observe(waited.as_secs_f64());
+                    }
+                }
+                Event::Preempted { slot, .. } | Event::Closed { slot, .. } => backend.close(slot),
+            }
+        }
+    }
+
+    /// Gives every sampled token to its run.
+    fn complete(&mut self, now: Instant) {
+        let Self {
+            parts,
+            runs,
+            sampled,
+            touched,
+            snapshot,
+            ..
+        } = self;
+        let Parts {
+            scheduler,
+            tokenizer,
+            observer,
+            ..
+        } = parts;
+        touched.clear();
+        let tokens = sampled.iter().map(|sampled| sampled.token);
+        scheduler.complete(tokens, |outcome: &Outcome| {
+            snapshot.output_tokens += 1;
+            let (number, choice) = RunNumber::of(outcome.id);
+            let ended = runs.change(number, |run| {
+                let logprob = run
+                    .wants_logprobs()
+                    .then(|| logprob(tokenizer, &sampled[outcome.sample_index]));
+                if run.window.next_index() == 0 {
+                    let first = now.saturating_duration_since(run.submitted());
+                    observer.first_token.observe(first.as_secs_f64());
+                }
+                run.take(choice, outcome.token, logprob)
+            });
+            touched.push(number);
+            match ended.flatten() {
+                Some(reason) => {
+                    snapshot.count_finish(reason);
+                    Verdict::Stop
+                }
+                None => Verdict::Continue,
+            }
+        });
+        let touched = std::mem::take(&mut self.touched);
+        for number in &touched {
+            self.sessions.list_unsent(&mut self.runs, *number);
+            self.settle_pause(*number);
+        }
+        self.touched = touched;
+        self.settle_memory();
+    }
+
+    /// Ends a run that is not finished, between two steps; its blocks are back at once.
+    pub(super) fn end_run(&mut self, number: RunNumber, reason: Reason, message: &str) {
+        let Some(run) = self.runs.get(number) else {
+            return;
+        };
+        let live: Vec<SequenceId> = run
+            .live_choices()
+            .map(|choice| number.sequence(choice))
+            .collect();
+        for sequence in &live {
+            self.parts.scheduler.abort(*sequence);
+            self.snapshot.count_finish(reason);
+        }
+        self.runs.change(number, |run| run.end(reason, message));
+        self.sessions.list_unsent(&mut self.runs, number);
+    }
+
+    /// Ends every run with a failure; the scheduler and the backend are not touched any more.
+    pub(crate) fn fail_all(&mut self, message: &str) {
+        for number in self.runs.live() {
+            let live = self.runs.change(number, |run| {
+                let live = run.live_choices().count();
+                run.end(Reason::Failed, message);
+                live
+            });
+            (0..live.unwrap_or(0)).for_each(|_| self.snapshot.count_finish(Reason::Failed));
+            self.sessions.list_unsent(&mut self.runs, number);
+        }
+        self.snapshot.failure = Some(message.to_owned());
+        self.flush();
+    }
+
+    /// The engine ends; every session sees why.
+    pub(crate) fn close_sessions(&mut self, status: &tonic::Status) {
+        self.flush();
+        self.sessions.close_all(status);
+    }
+
+    /// Pauses or resumes a run's sequences after its credit, window or session changed.
+    pub(super) fn settle_pause(&mut self, number: RunNumber) {
+        let Some(run) = self.runs.get(number) else {
+            return;
+        };
+        let stalled = run
+            .owner
+            .is_some_and(|owner| self.sessions.is_stalled(owner));
+        let wants_pause =
+            !run.is_finished() && (self.over_memory || stalled || run.is_out_of_credit());
+        if wants_pause == run.paused {
+            return;
+        }
+        for choice in run.live_choices() {
+            if wants_pause {
+                self.parts.scheduler.pause(number.sequence(choice));
+            } else {
+                self.parts.scheduler.resume(number.sequence(choice));
+            }
+        }
+        self.runs.change(number, |run| run.paused = wants_pause);
+    }
+
+    /// Keeps the memory of unacknowledged rows within its bound.
+    pub(super) fn settle_memory(&mut self) {
+        self.runs.shrink();
+        let over = self.runs.is_over_memory();
+        if over != self.over_memory {
+            self.over_memory = over;
+            for number in self.runs.live() {
+                self.settle_pause(number);
+            }
+        }
+    }
+
+    /// Sends what can be sent to every session.
+    pub(crate) fn flush(&mut self) {
+        let step = self.parts.scheduler.batch().step;
+        for session in self.sessions.ids() {
+            if self.sessions.flush(session, step, &mut self.runs) != Flow::Same {
+                for number in self.runs.of_session(session) {
+                    self.settle_pause(number);
+                }
+            }
+        }
+    }
+
+    fn note_times(&mut self, step: Duration, host: Duration) {
+        let blend = |average: f64, new: Duration| {
+            let new = new.as_secs_f64() * 1e6;
+            if average == 0.0 {
+                new
+            } else {
+                average + (new - average) * EWMA_WEIGHT
+            }
+        };
+        self.step_us = blend(self.step_us, step);
+        self.host_us = blend(self.host_us, host);
+        self.parts.observer.step.observe(step.as_secs_f64());
+        self.parts.observer.host.observe(host.as_secs_f64());
+    }
+
+    /// Makes the present figures visible outside.
+    pub(crate) fn publish(&mut self) {
+        let stats = self.parts.scheduler.stats();
+        let snapshot = &mut self.snapshot;
+        snapshot.steps = stats.steps;
+        snapshot.running = stats.running;
+        snapshot.waiting = stats.waiting.iter().sum();
+        snapshot.blocks_total = stats.blocks_total;
+        snapshot.blocks_free = stats.blocks_free;
+        snapshot.blocks_cached = stats.blocks_cached;
+        snapshot.kv_tokens = stats.kv_tokens;
+        snapshot.prefill_tokens_waiting = stats.prefill_tokens_waiting;
+        snapshot.preemptions = stats.preemptions;
+        snapshot.step_us_ewma = self.step_us as u64;
+        snapshot.host_us_ewma = self.host_us as u64;
+        snapshot.draining = self.draining;
+        snapshot.runs_live = self.runs.live_count() as u64;
+        snapshot.runs_held = self.runs.count() as u64;
+        // Only the drain asks, and counting takes a pass over all runs.
+        snapshot.runs_owned = if self.draining {
+            self.runs.owned_count() as u64
+        } else {
+            0
+        };
+        snapshot.window_bytes = self.runs.window_bytes() as u64;
+        snapshot.sessions = self.sessions.count() as u64;
+        snapshot.sessions_stalled = self.sessions.stalled_count() as u64;
+        self.publish.send_replace(snapshot.clone());
+    }
+
+    /// The first frame of a session.
+    pub(super) fn welcome(&self, gateway: &str) -> Welcome {
+        let limits = self.parts.backend.limits();
+        let identity = &self.parts.identity;
+        Welcome {
+            worker: identity.worker.clone(),
+            boot: identity.boot.clone(),
+            protocol: weir_protocol::frames::PROTOCOL,
+            models: identity.models.clone(),
+            limits: Some(EngineLimits {
+                max_running: limits.max_running,
+                max_batch_tokens: limits.max_batch_tokens,
+                block_tokens: limits.block_tokens,
+                blocks_total: limits.blocks,
+                kv_bytes: limits.kv_bytes,
+            }),
+            held: self.runs.of_gateway(gateway),
+        }
+    }
+}
+
+fn logprob(tokenizer: &Tokenizer, sampled: &Sampled) -> Logprob {
+    let (token, token_bytes) = spelled(tokenizer, sampled.token);
+    let top = sampled.top.iter().map(|(token_id, logprob)| {
+        let (token, token_bytes) = spelled(tokenizer, *token_id);
+        Top {
+            token_id: *token_id,
+            token,
+            logprob: *logprob,
+            token_bytes: token_bytes.into(),
+        }
+    });
+    Logprob {
+        logprob: sampled.logprob,
+        token,
+        token_bytes: token_bytes.into(),
+        top: top.collect(),
+    }
+}
+
+/// A token's text and bytes. A special token writes no text and is shown by its name, so that a client can tell it from nothing.
+fn spelled(tokenizer: &Tokenizer, token: u32) -> (String, Vec<u8>) {
+    let table = tokenizer.table();
+    let bytes = table.bytes(token);
+    if table.is_special(token) || bytes.is_empty() {
+        let name = tokenizer.token_name(token).unwrap_or_default();
+        let bytes = name.clone().into_bytes();
+        return (name, bytes);
+    }
+    (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
+}

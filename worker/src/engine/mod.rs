@@ -1,0 +1,15 @@
+//! The engine thread and what it holds: runs, their unacknowledged rows, and the sessions that read them.
+
+pub(crate) mod command;
+mod commands;
+pub(crate) mod core;
+mod held;
+pub(crate) mod observe;
+pub(crate) mod outbox;
+mod output;
+pub(crate) mod request;
+mod run;
+mod sessions;
+pub(crate) mod snapshot;
+pub(crate) mod thread;
+mod window;

@@ -1,0 +1,422 @@
+//! A `Submit` frame, checked: everything behind this file relies on its numbers being in range.
+
+use std::sync::Arc;
+
+use weir_model::backend::SamplingParams;
+use weir_protocol::frames::run_bytes;
+use weir_protocol::worker::{Sampling, Submit, rejected::Code};
+use weir_scheduler::Priority;
+
+use super::output::EndRules;
+
+/// A run's id.
+pub(crate) type RunKey = [u8; 16];
+
+/// Choices of one run: OpenAI's own limit.
+const CHOICES_MAX: u32 = 128;
+/// Alternatives per token: as much as any client of the OpenAI API may ask for, and little enough to send with every token.
+const LOGPROBS_MAX: u32 = 20;
+/// Stop strings per run, and the length of one: each is matched against every byte of output.
+const STOPS_MAX: usize = 32;
+const STOP_BYTES_MAX: usize = 1024;
+/// End tokens of a run's own.
+const STOP_TOKENS_MAX: usize = 256;
+
+/// What the engine serves, as far as a request must fit it.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    /// Manifest digest of the loaded version.
+    pub(crate) version_digest: String,
+    /// The model's end tokens.
+    pub(crate) end_tokens: Arc<[u32]>,
+    /// One past the highest token id.
+    pub(crate) vocab: u32,
+    /// Positions per sequence.
+    pub(crate) context_tokens: u32,
+}
+
+/// A request that can be carried out.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) key: RunKey,
+    pub(crate) epoch: u64,
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) choices: u32,
+    pub(crate) scope: Option<[u8; 32]>,
+    pub(crate) priority: Priority,
+    pub(crate) credit: u64,
+    pub(crate) rules: EndRules,
+    /// Of the first choice; the others differ in their seed.
+    pub(crate) sampling: SamplingParams,
+}
+
+/// Why nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+pub(crate) fn refuse<T>(code: Code, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal {
+        code,
+        message: message.into(),
+    })
+}
+
+/// A run's id from its bytes.
+pub(crate) fn run_key(bytes: &[u8]) -> Result<RunKey, Refusal> {
+    match run_bytes(bytes) {
+        Some(run) => Ok(run),
+        None => refuse(
+            Code::Invalid,
+            format!("a run id has 16 bytes, this one has {}", bytes.len()),
+        ),
+    }
+}
+
+impl Request {
+    /// Checks a frame against what is served.
+    pub(crate) fn check(submit: Submit, served: &Served) -> Result<Self, Refusal> {
+        let key = run_key(&submit.run)?;
+        if submit.version_digest != served.version_digest {
+            return refuse(
+                Code::UnknownVersion,
+                format!(
+                    "this worker serves {}, not {}",
+                    served.version_digest, submit.version_digest
+                ),
+            );
+        }
+        let max_tokens = check_lengths(&submit, served)?;
+        let scope = match submit.trust_scope.len() {
+            0 => None,
+            32 => Some(submit.trust_scope.as_ref().try_into().expect("32 bytes")),
+            length => {
+                return refuse(
+                    Code::Invalid,
+                    format!("a trust scope has 32 bytes, this one has {length}"),
+                );
+            }
+        };
+        let sampling = submit.sampling.unwrap_or_else(greedy);
+        check_sampling(&sampling, served)?;
+        let end_tokens = if sampling.ignore_eos {
+            Arc::from([])
+        } else {
+            Arc::clone(&served.end_tokens)
+        };
+        let masked: Vec<u32> = end_tokens
+            .iter()
+            .chain(&sampling.stop_token_ids)
+            .copied()
+            .collect();
+        let params = SamplingParams {
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            min_p: sampling.min_p,
+            seed: sampling.seed.unwrap_or_else(|| seed_of(&key)),
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            repetition_penalty: sampling.repetition_penalty,
+            logprobs: sampling.logprobs,
+            masked_until_min: masked.into(),
+            min_tokens: sampling.min_tokens.min(max_tokens),
+        };
+        let rules = EndRules {
+            end_tokens,
+            stop_tokens: sampling.stop_token_ids,
+            stops: sampling.stop,
+            max_tokens,
+            min_tokens: params.min_tokens,
+            continues_text: submit.continues_text,
+        };
+        Ok(Self {
+            key,
+            epoch: submit.epoch,
+            prompt: submit.prompt,
+            choices: submit.choices.max(1),
+            scope,
+            priority: Priority::from_wire(submit.priority),
+            credit: submit.credit,
+            rules,
+            sampling: params,
+        })
+    }
+}
+
+/// Checks prompt, output and choices; returns the output limit that also keeps within the context.
+fn check_lengths(submit: &Submit, served: &Served) -> Result<u32, Refusal> {
+    let context = served.context_tokens;
+    let prompt = u32::try_from(submit.prompt.len()).unwrap_or(u32::MAX);
+    if prompt == 0 {
+        return refuse(
+            Code::Invalid,
+            "the prompt is empty; it needs at least one token",
+        );
+    }
+    if prompt >= context {
+        return refuse(
+            Code::TooLarge,
+            format!(
+                "a prompt of {prompt} tokens leaves no room for output in a context of {context}"
+            ),
+        );
+    }
+    if let Some(token) = submit.prompt.iter().find(|token| **token >= served.vocab) {
+        return refuse(
+            Code::Invalid,
+            format!(
+                "token {token} is not in the vocabulary of {} tokens",
+                served.vocab
+            ),
+        );
+    }
+    if submit.max_output_tokens == 0 {
+        return refuse(
+            Code::Invalid,
+            "the output limit is 0; it must be at least 1",
+        );
+    }
+    if submit.choices > CHOICES_MAX {
+        return refuse(
+            Code::Invalid,
+            format!("{} choices are more than {CHOICES_MAX}", submit.choices),
+        );
+    }
+    Ok(submit.max_output_tokens.min(context - prompt))
+}
+
+fn check_sampling(sampling: &Sampling, served: &Served) -> Result<(), Refusal> {
+    let s = sampling;
+    let ranges = [
+        ("temperature", s.temperature, 0.0, 100.0),
+        ("top_p", s.top_p, f32::MIN_POSITIVE, 1.0),
+        ("min_p", s.min_p, 0.0, 1.0),
+        ("presence_penalty", s.presence_penalty, -100.0, 100.0),
+        ("frequency_penalty", s.frequency_penalty, -100.0, 100.0),
+        ("repetition_penalty", s.repetition_penalty, 1e-3, 1e3),
+    ];
+    for (name, value, low, high) in ranges {
+        // Written so that NaN is refused as well.
+        if !(low..=high).contains(&value) {
+            return refuse(
+                Code::Invalid,
+                format!("{name} {value} is not within {low} and {high}"),
+            );
+        }
+    }
+    if s.logprobs.is_some_and(|count| count > LOGPROBS_MAX) {
+        return refuse(
+            Code::Invalid,
+            format!("more than {LOGPROBS_MAX} alternatives per token"),
+        );
+    }
+    if s.stop.len() > STOPS_MAX
+        || s.stop
+            .iter()
+            .any(|stop| stop.is_empty() || stop.len() > STOP_BYTES_MAX)
+    {
+        return refuse(
+            Code::Invalid,
+            format!("at most {STOPS_MAX} stop strings of 1 to {STOP_BYTES_MAX} bytes are possible"),
+        );
+    }
+    if s.stop_token_ids.len() > STOP_TOKENS_MAX
+        || s.stop_token_ids.iter().any(|token| *token >= served.vocab)
+    {
+        return refuse(
+            Code::Invalid,
+            format!(
+                "at most {STOP_TOKENS_MAX} stop tokens are possible, each below {}",
+                served.vocab
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// Best token each time, nothing else.
+fn greedy() -> Sampling {
+    Sampling {
+        top_p: 1.0,
+        repetition_penalty: 1.0,
+        ..Sampling::default()
+    }
+}
+
+/// A run without a seed takes one from its id, which is random: no clock and no generator here, and a run that is looked into
+/// later can be repeated.
+fn seed_of(run: &RunKey) -> u64 {
+    let (high, low) = run.split_at(8);
+    let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+    split_mix(split_mix(half(high)) ^ half(low))
+}
+
+/// One step of `SplitMix64` (Steele, Lea and Flood 2014).
+fn split_mix(state: u64) -> u64 {
+    let mut mixed = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served() -> Served {
+        Served {
+            version_digest: "sha256:aa".to_owned(),
+            end_tokens: Arc::from([2]),
+            vocab: 300,
+            context_tokens: 100,
+        }
+    }
+
+    fn submit() -> Submit {
+        Submit {
+            run: vec![1; 16].into(),
+            version_digest: "sha256:aa".to_owned(),
+            prompt: vec![5; 10],
+            max_output_tokens: 20,
+            choices: 1,
+            sampling: Some(greedy()),
+            ..Submit::default()
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused_with_its_code() {
+        struct Case {
+            name: &'static str,
+            change: fn(&mut Submit),
+            want: Option<Code>,
+        }
+        let cases = [
+            Case {
+                name: "as it is",
+                change: |_| {},
+                want: None,
+            },
+            Case {
+                name: "no sampling is greedy",
+                change: |s| s.sampling = None,
+                want: None,
+            },
+            Case {
+                name: "short id",
+                change: |s| s.run = vec![1; 15].into(),
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "other version",
+                change: |s| s.version_digest.clear(),
+                want: Some(Code::UnknownVersion),
+            },
+            Case {
+                name: "no prompt",
+                change: |s| s.prompt.clear(),
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "full context",
+                change: |s| s.prompt = vec![5; 100],
+                want: Some(Code::TooLarge),
+            },
+            Case {
+                name: "unknown token",
+                change: |s| s.prompt[3] = 300,
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "no output",
+                change: |s| s.max_output_tokens = 0,
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "many choices",
+                change: |s| s.choices = 129,
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "short scope",
+                change: |s| s.trust_scope = vec![1; 31].into(),
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "NaN",
+                change: |s| s.sampling.as_mut().unwrap().temperature = f32::NAN,
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "top_p 0",
+                change: |s| s.sampling.as_mut().unwrap().top_p = 0.0,
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "penalty 0",
+                change: |s| s.sampling.as_mut().unwrap().repetition_penalty = 0.0,
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "logprobs",
+                change: |s| s.sampling.as_mut().unwrap().logprobs = Some(21),
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "empty stop",
+                change: |s| s.sampling.as_mut().unwrap().stop = vec![String::new()],
+                want: Some(Code::Invalid),
+            },
+            Case {
+                name: "stop token",
+                change: |s| s.sampling.as_mut().unwrap().stop_token_ids = vec![300],
+                want: Some(Code::Invalid),
+            },
+        ];
+        for Case { name, change, want } in cases {
+            let mut frame = submit();
+            change(&mut frame);
+            let got = Request::check(frame, &served())
+                .err()
+                .map(|refusal| refusal.code);
+            assert_eq!(got, want, "{name}");
+        }
+    }
+
+    #[test]
+    fn output_ends_with_the_context_at_the_latest() {
+        let mut frame = submit();
+        frame.max_output_tokens = 1000;
+        assert_eq!(
+            Request::check(frame, &served()).unwrap().rules.max_tokens,
+            90
+        );
+    }
+
+    #[test]
+    fn ignoring_end_tokens_keeps_the_runs_own_stop_tokens() {
+        let mut frame = submit();
+        let sampling = frame.sampling.as_mut().unwrap();
+        sampling.ignore_eos = true;
+        sampling.stop_token_ids = vec![9];
+        let request = Request::check(frame, &served()).unwrap();
+        assert!(request.rules.end_tokens.is_empty());
+        assert_eq!(request.sampling.masked_until_min.as_ref(), [9]);
+    }
+
+    #[test]
+    fn seeds_differ_by_run_and_repeat() {
+        let request = Request::check(submit(), &served()).unwrap();
+        let mut other = submit();
+        other.run = vec![2; 16].into();
+        let other = Request::check(other, &served()).unwrap();
+        assert_ne!(request.sampling.seed, other.sampling.seed);
+        assert_eq!(
+            Request::check(submit(), &served()).unwrap().sampling.seed,
+            request.sampling.seed
+        );
+    }
+}

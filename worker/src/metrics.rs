@@ -1,0 +1,272 @@
+//! The engine's snapshot as metrics: `weir_*`, and vLLM's names beside them, so that dashboards and autoscalers made for vLLM work.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::watch;
+
+use crate::engine::snapshot::{FINISH_NAMES, Snapshot};
+
+/// Reads the newest snapshot at each scrape; the engine's thread does nothing for it.
+#[derive(Debug)]
+pub(crate) struct SnapshotCollector {
+    pub(crate) snapshot: watch::Receiver<Snapshot>,
+    pub(crate) model: String,
+    pub(crate) version: String,
+}
+
+impl Collector for SnapshotCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let now = self.snapshot.borrow().clone();
+        let mut family = Family {
+            encoder: &mut encoder,
+            model: &self.model,
+            version: &self.version,
+        };
+        family.vllm(&now)?;
+        family.weir_gauges(&now)?;
+        family.weir_counters(&now)?;
+        family.finished(&now)
+    }
+}
+
+struct Family<'a, 'e> {
+    encoder: &'a mut DescriptorEncoder<'e>,
+    model: &'a str,
+    version: &'a str,
+}
+
+impl Family<'_, '_> {
+    fn vllm(&mut self, now: &Snapshot) -> fmt::Result {
+        let used = now
+            .blocks_total
+            .saturating_sub(now.blocks_free)
+            .saturating_sub(now.blocks_cached);
+        let share = f64::from(used) / f64::from(now.blocks_total.max(1));
+        let labels = [("model_name", self.model)];
+        let gauges = [
+            (
+                "vllm:num_requests_running",
+                "Sequences with a slot",
+                f64::from(now.running),
+            ),
+            (
+                "vllm:num_requests_waiting",
+                "Sequences without a slot",
+                f64::from(now.waiting),
+            ),
+            (
+                "vllm:kv_cache_usage_perc",
+                "Share of KV blocks in use, 1 is all",
+                share,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            self.put(name, help, &labels, &ConstGauge::new(value))?;
+        }
+        let counters = [
+            (
+                "vllm:prompt_tokens",
+                "Prompt tokens of admitted sequences",
+                now.prompt_tokens,
+            ),
+            (
+                "vllm:generation_tokens",
+                "Tokens sampled",
+                now.output_tokens,
+            ),
+            (
+                "vllm:num_preemptions",
+                "Sequences that lost their slot to others",
+                now.preemptions,
+            ),
+            (
+                "vllm:prefix_cache_queries",
+                "Prompt tokens looked up in the prefix cache",
+                now.prompt_tokens,
+            ),
+            (
+                "vllm:prefix_cache_hits",
+                "Prompt tokens found in the prefix cache",
+                now.cached_tokens,
+            ),
+        ];
+        for (name, help, value) in counters {
+            self.put(name, help, &labels, &ConstCounter::new(value))?;
+        }
+        Ok(())
+    }
+
+    fn weir_gauges(&mut self, now: &Snapshot) -> fmt::Result {
+        let gauges = [
+            (
+                "weir_kv_blocks_total",
+                "KV blocks",
+                u64::from(now.blocks_total),
+            ),
+            (
+                "weir_kv_blocks_free",
+                "KV blocks that hold nothing",
+                u64::from(now.blocks_free),
+            ),
+            (
+                "weir_kv_blocks_cached",
+                "KV blocks of the prefix cache that can be taken",
+                u64::from(now.blocks_cached),
+            ),
+            (
+                "weir_kv_tokens",
+                "Positions held by running sequences",
+                now.kv_tokens,
+            ),
+            (
+                "weir_prefill_tokens_waiting",
+                "Prompt tokens not computed yet",
+                now.prefill_tokens_waiting,
+            ),
+            (
+                "weir_runs_live",
+                "Runs that are not finished",
+                now.runs_live,
+            ),
+            (
+                "weir_runs_held",
+                "Runs with rows that are not acknowledged, or not finished",
+                now.runs_held,
+            ),
+            (
+                "weir_window_bytes",
+                "Memory of rows that are not acknowledged",
+                now.window_bytes,
+            ),
+            ("weir_sessions", "Open sessions of gateways", now.sessions),
+            (
+                "weir_sessions_stalled",
+                "Sessions whose gateway does not read",
+                now.sessions_stalled,
+            ),
+            (
+                "weir_engine_draining",
+                "Whether new runs are refused",
+                u64::from(now.draining),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            self.put_versioned(
+                name,
+                help,
+                &ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn weir_counters(&mut self, now: &Snapshot) -> fmt::Result {
+        let counters = [
+            ("weir_engine_steps", "Engine steps", now.steps),
+            (
+                "weir_prompt_tokens",
+                "Prompt tokens of admitted sequences",
+                now.prompt_tokens,
+            ),
+            (
+                "weir_cached_tokens",
+                "Prompt tokens whose KV was reused",
+                now.cached_tokens,
+            ),
+            ("weir_output_tokens", "Tokens sampled", now.output_tokens),
+            (
+                "weir_preemptions",
+                "Sequences that lost their slot to others",
+                now.preemptions,
+            ),
+        ];
+        for (name, help, value) in counters {
+            self.put_versioned(name, help, &ConstCounter::new(value))?;
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, now: &Snapshot) -> fmt::Result {
+        let counter = ConstCounter::new(0_u64);
+        let help = "Choices by how they ended";
+        let mut family = self.encoder.encode_descriptor(
+            "weir_choices_finished",
+            help,
+            None,
+            counter.metric_type(),
+        )?;
+        for (reason, count) in FINISH_NAMES.iter().zip(now.finished) {
+            let labels = [
+                ("model", self.model),
+                ("version", self.version),
+                ("reason", *reason),
+            ];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn put_versioned(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
+        let labels = [("model", self.model), ("version", self.version)];
+        self.put(name, help, &labels, metric)
+    }
+
+    fn put<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str); N],
+        metric: &impl EncodeMetric,
+    ) -> fmt::Result {
+        let mut family = self
+            .encoder
+            .encode_descriptor(name, help, None, metric.metric_type())?;
+        metric.encode(family.encode_family(labels)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_telemetry::Metrics;
+
+    use super::*;
+
+    #[test]
+    fn both_vocabularies_show_the_same_engine() {
+        let snapshot = Snapshot {
+            steps: 9,
+            running: 3,
+            waiting: 2,
+            blocks_total: 100,
+            blocks_free: 40,
+            blocks_cached: 10,
+            output_tokens: 77,
+            finished: [5, 4, 3, 2],
+            ..Snapshot::default()
+        };
+        let (_sender, snapshot) = watch::channel(snapshot);
+        let metrics = Metrics::new();
+        let collector = SnapshotCollector {
+            snapshot,
+            model: "tiny".to_owned(),
+            version: "2".to_owned(),
+        };
+        metrics.with(|registry| registry.register_collector(Box::new(collector)));
+        let shown = metrics.prometheus_text();
+        for want in [
+            "vllm:num_requests_running{model_name=\"tiny\"} 3.0\n",
+            "vllm:num_requests_waiting{model_name=\"tiny\"} 2.0\n",
+            "vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.5\n",
+            "vllm:generation_tokens_total{model_name=\"tiny\"} 77\n",
+            "weir_output_tokens_total{model=\"tiny\",version=\"2\"} 77\n",
+            "weir_engine_steps_total{model=\"tiny\",version=\"2\"} 9\n",
+            "weir_choices_finished_total{model=\"tiny\",version=\"2\",reason=\"cancelled\"} 3\n",
+        ] {
+            assert!(shown.contains(want), "no {want:?} in\n{shown}");
+        }
+    }
+}

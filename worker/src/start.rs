@@ -1,0 +1,251 @@
+//! Puts a worker together: load, engine, admin server, sessions.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use weir_protocol::worker::LoadedModel;
+use weir_scheduler::{Limits, Scheduler, cache_identity};
+use weir_telemetry::admin::Admin;
+use weir_telemetry::{Metrics, Readiness};
+
+use crate::announce::Announcer;
+use crate::config::Config;
+use crate::engine::core::{Identity, Parts};
+use crate::engine::observe::Observer;
+use crate::engine::request::Served;
+use crate::engine::thread;
+use crate::error::WorkerError;
+use crate::listen::Listen;
+use crate::load::{Loaded, load};
+use crate::metrics::SnapshotCollector;
+use crate::server::{Ended, Patience, serve};
+
+/// The component that objects to readiness while the model loads, drains or has failed.
+const ENGINE: &str = "engine";
+
+/// How a loaded model is served.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// See [`Config::name`].
+    pub name: String,
+    /// See [`Config::listen`].
+    pub listen: Listen,
+    /// See [`Config::orphan_grace`].
+    pub orphan_grace: Option<Duration>,
+    /// See [`Config::drain`].
+    pub drain: Duration,
+    /// Sequences that may wait.
+    pub max_waiting: u32,
+    /// Behind `/readyz`.
+    pub readiness: Readiness,
+    /// Behind `/metrics`.
+    pub metrics: Metrics,
+}
+
+/// Loads and serves until `shutdown`, orphanhood or a failure.
+///
+/// # Errors
+/// The model cannot be loaded, an address cannot be bound, or the engine fails.
+pub async fn run(
+    config: Config,
+    announcer: &Announcer,
+    shutdown: CancellationToken,
+) -> Result<Ended, WorkerError> {
+    let Config {
+        name,
+        load_plan,
+        listen,
+        admin,
+        engine,
+        orphan_grace,
+        drain,
+    } = config;
+    let (readiness, metrics) = (Readiness::new(), Metrics::new());
+    readiness.set_not_ready(ENGINE, "loading the model");
+    // Ends with this function, whichever way it returns.
+    let admin_stop = CancellationToken::new();
+    let _stop_admin = admin_stop.clone().drop_guard();
+    if let Some(address) = admin {
+        serve_admin(
+            address,
+            Admin {
+                readiness: readiness.clone(),
+                metrics: metrics.clone(),
+                pages: BTreeMap::new(),
+            },
+            admin_stop,
+        )
+        .await?;
+    }
+    let loading = tokio::task::spawn_blocking({
+        let announcer = announcer.clone();
+        move || load(&load_plan, &engine, &announcer)
+    });
+    let loaded = tokio::select! {
+        loaded = loading => loaded.map_err(|_| WorkerError::LoaderDied)??,
+        () = shutdown.cancelled() => return Ok(Ended::Drained),
+    };
+    let serving = Serving {
+        name,
+        listen,
+        orphan_grace,
+        drain,
+        max_waiting: engine.max_waiting,
+        readiness,
+        metrics,
+    };
+    serve_loaded(loaded, serving, announcer, shutdown).await
+}
+
+/// Serves a loaded model until `shutdown`, orphanhood or a failure.
+///
+/// # Errors
+/// The limits make no sense, the address cannot be bound, or the engine fails.
+pub async fn serve_loaded(
+    loaded: Loaded,
+    serving: Serving,
+    announcer: &Announcer,
+    shutdown: CancellationToken,
+) -> Result<Ended, WorkerError> {
+    let Serving {
+        name,
+        listen,
+        orphan_grace,
+        drain,
+        max_waiting,
+        readiness,
+        metrics,
+    } = serving;
+    let (digest, model, version) = (
+        loaded.version_digest.clone(),
+        loaded.model.clone(),
+        loaded.version,
+    );
+    let parts = assemble(loaded, name, max_waiting, Observer::new(&metrics))?;
+    let bind_failed = |source| WorkerError::Listen {
+        address: listen.to_string(),
+        source,
+    };
+    let listener = listen.bind().await.map_err(bind_failed)?;
+    let address = listener.address().map_err(bind_failed)?;
+    let engine =
+        thread::start(parts, tokio::runtime::Handle::current()).map_err(WorkerError::Thread)?;
+    let collector = SnapshotCollector {
+        snapshot: engine.snapshot.clone(),
+        model,
+        version: version.to_string(),
+    };
+    metrics.with(|registry| registry.register_collector(Box::new(collector)));
+    readiness.set_ready(ENGINE);
+    announcer.ready(&address.to_string(), &digest);
+    tracing::info!(%address, digest, "takes sessions");
+
+    let draining = tokio::spawn({
+        let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
+        async move {
+            shutdown.cancelled().await;
+            readiness.set_not_ready(ENGINE, "draining");
+        }
+    });
+    let ended = serve(
+        engine,
+        listener,
+        vec![digest],
+        Patience {
+            drain,
+            orphan_grace,
+        },
+        shutdown,
+    )
+    .await;
+    draining.abort();
+    if let Err(error) = &ended {
+        readiness.set_not_ready(ENGINE, error.to_string());
+    }
+    ended
+}
+
+fn assemble(
+    loaded: Loaded,
+    name: String,
+    max_waiting: u32,
+    observer: Observer,
+) -> Result<Parts, WorkerError> {
+    let Loaded {
+        version_digest,
+        model,
+        version,
+        vocab,
+        end_tokens,
+        tokenizer,
+        backend,
+    } = loaded;
+    let device = backend.limits();
+    let limits = Limits {
+        blocks: device.blocks,
+        block_tokens: device.block_tokens,
+        max_running: device.max_running,
+        max_batch_tokens: device.max_batch_tokens,
+        context_tokens: device.context_tokens,
+    };
+    // Precision of weights and KV are those of this process's one backend, and the key is this process's own, so the digest of
+    // the version is all that tells two caches apart.
+    let identity = cache_identity(&[("version", version_digest.as_bytes())]);
+    let mut config = weir_scheduler::Config::new(limits, random()?, identity);
+    config.max_waiting = max_waiting;
+    let scheduler = Scheduler::new(config).map_err(|error| WorkerError::Limits {
+        reason: error.to_string(),
+    })?;
+    let boot: [u8; 16] = random()?;
+    Ok(Parts {
+        scheduler,
+        backend,
+        tokenizer,
+        served: Served {
+            version_digest: version_digest.clone(),
+            end_tokens: Arc::from(end_tokens),
+            vocab,
+            context_tokens: device.context_tokens,
+        },
+        identity: Identity {
+            worker: name,
+            boot: boot.iter().map(|byte| format!("{byte:02x}")).collect(),
+            models: vec![LoadedModel {
+                version_digest,
+                model,
+                version,
+                context_tokens: device.context_tokens,
+                vocab,
+            }],
+        },
+        observer,
+    })
+}
+
+fn random<const N: usize>() -> Result<[u8; N], WorkerError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|_| WorkerError::Random)?;
+    Ok(bytes)
+}
+
+async fn serve_admin(
+    address: SocketAddr,
+    admin: Admin,
+    stop: CancellationToken,
+) -> Result<(), WorkerError> {
+    let failed = |source| WorkerError::Admin {
+        address: address.to_string(),
+        source,
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    tokio::spawn(async move {
+        if let Err(error) = admin.serve(listener, stop).await {
+            tracing::error!(%error, "the admin server has failed");
+        }
+    });
+    Ok(())
+}
