@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use weir_admission::ExpiredWhy;
 use weir_run::{RunId, RunStatus};
 use weir_store::Store;
 
-use crate::admit::{Queues, TokenizerPool};
+use crate::admit::{Next, Queues, TokenizerPool};
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::hub::{Hub, Intent, LiveRun, Phase};
@@ -31,8 +34,11 @@ pub(crate) struct Core {
     pub(crate) timers: Timers,
     pub(crate) tokenizers: TokenizerPool,
     pub(crate) draining: AtomicBool,
-    /// A run ended.
+    /// A run ended, or a worker came or went.
     pub(crate) quieter: Notify,
+    /// Ends every task of the gateway.
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
 }
 
 /// The client cancelled it.
@@ -44,7 +50,8 @@ const DEADLINE: Intent = Intent {
     status: RunStatus::Expired,
     reason: "its deadline passed",
 };
-const QUEUE_WAIT: Intent = Intent {
+/// The queue's patience, or its own, ran out.
+pub(crate) const QUEUE_WAIT: Intent = Intent {
     status: RunStatus::Expired,
     reason: "it waited longer in the queue than the request or the pool allows",
 };
@@ -54,14 +61,25 @@ impl Core {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Gives waiting runs of a pool to workers that have room.
-    pub(crate) fn pump(self: &Arc<Self>, pool: &str) {
-        loop {
-            let next = self
-                .queues
-                .next(pool, |digest| self.links.best(pool, digest));
-            let Some((job, link)) = next else { return };
-            self.dispatch(job, &link);
+    /// Gives waiting runs of a version to workers that have room, and ends those that waited too long.
+    pub(crate) fn pump(self: &Arc<Self>, digest: &str) {
+        while let Some(next) = self.queues.next(digest, &self.links.room(digest)) {
+            match next {
+                Next::Expired(job, ExpiredWhy::MaxWait) => {
+                    self.end_unsent(*job, Ending::of(&QUEUE_WAIT));
+                }
+                Next::Expired(job, ExpiredWhy::Deadline) => {
+                    self.end_unsent(*job, Ending::of(&DEADLINE));
+                }
+                Next::Start(job) => match self.links.route(&job) {
+                    Some(link) => self.dispatch(job, &link),
+                    None => {
+                        // Every worker with room hangs; the next status, end or timer asks again.
+                        self.queues.push_front(job);
+                        return;
+                    }
+                },
+            }
         }
     }
 
@@ -91,13 +109,13 @@ impl Core {
     /// Queues a run again that its worker lost before it started; under a new epoch, so that the old worker cannot write.
     pub(crate) fn requeue(self: &Arc<Self>, mut job: Job) {
         let core = Arc::clone(self);
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             match core.store.take_over(job.writer.id()).await {
                 Ok(Some(epoch)) => {
                     job.writer.epoch = epoch;
-                    let pool = job.pool.clone();
+                    let digest = job.digest().to_owned();
                     core.queues.push_front(Box::new(job));
-                    core.pump(&pool);
+                    core.pump(&digest);
                 }
                 Ok(None) => core.abandon(&job.writer.live),
                 Err(error) => {
@@ -111,7 +129,7 @@ impl Core {
     /// Ends a run that is on no worker.
     pub(crate) fn end_unsent(self: &Arc<Self>, mut job: Job, ending: Ending) {
         let core = Arc::clone(self);
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             let mut pending = Pending::default();
             let status = ending.status;
             job.writer.end(ending, &mut pending);
@@ -188,17 +206,23 @@ impl Core {
         }
     }
 
+    /// Runs a task until the gateway stops.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks
+            .spawn(async move { stop.run_until_cancelled_owned(task).await });
+    }
+
     /// Carries out what falls due, for ever.
     pub(crate) async fn keep_time(self: Arc<Self>) {
         loop {
             match self.timers.next().await {
                 (run, Due::Deadline) => self.end_soon(run, DEADLINE),
                 (run, Due::QueueWait) => {
-                    let queued = self
-                        .hub
-                        .find(run)
-                        .is_some_and(|live| matches!(live.control.lock().phase, Phase::Queued));
-                    if queued {
+                    let Some(live) = self.hub.find(run) else {
+                        continue;
+                    };
+                    if matches!(live.control.lock().phase, Phase::Queued) {
                         self.end_soon(run, QUEUE_WAIT);
                     }
                 }
@@ -222,8 +246,10 @@ impl Core {
     }
 
     /// A worker came, went or loaded something.
-    pub(crate) fn workers_changed(self: &Arc<Self>, pool: &str) {
-        self.pump(pool);
+    pub(crate) fn workers_changed(self: &Arc<Self>) {
+        for digest in self.queues.digests() {
+            self.pump(&digest);
+        }
         self.quieter.notify_waiters();
     }
 }

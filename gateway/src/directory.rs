@@ -46,6 +46,8 @@ impl Directory {
             name: name.to_owned(),
             max_queue_depth: 0,
             max_wait_ms: 0,
+            class_bounds: None,
+            max_depth_per_class: None,
         })
     }
 

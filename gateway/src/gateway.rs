@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use weir_store::{Store, StoreError};
 
 use crate::admit::{Queues, TokenizerPool};
@@ -78,6 +79,8 @@ impl Gateway {
             timers: Timers::default(),
             draining: false.into(),
             quieter: tokio::sync::Notify::new(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
         });
         let found = core.find_orphans().await?;
         if found > 0 {
@@ -85,9 +88,10 @@ impl Gateway {
         }
         let gateway = Self(core);
         gateway.apply(snapshot);
-        tokio::spawn(Arc::clone(&gateway.0).keep_time());
-        tokio::spawn(Arc::clone(&gateway.0).settle_orphans());
-        tokio::spawn(expire(Arc::clone(&gateway.0)));
+        let core = &gateway.0;
+        core.spawn(Arc::clone(core).keep_time());
+        core.spawn(Arc::clone(core).settle_orphans());
+        core.spawn(expire(Arc::clone(core)));
         Ok(gateway)
     }
 
@@ -127,14 +131,23 @@ impl Gateway {
         }
     }
 
+    /// Ends the sessions with the workers once what they sent is durable, and every task of the gateway. Live runs stay in the store and
+    /// with their workers; the store may be closed afterwards.
+    pub async fn stop(&self) {
+        self.0.draining.store(true, Ordering::Release);
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
     /// The supervisor saw this worker's process end: its runs need not wait for it to come back.
     pub fn worker_died(&self, name: &str) {
         self.0.links.died(name);
     }
 
     /// Whether a request for this version would find a worker.
-    pub fn is_served(&self, pool: &str, digest: &str) -> bool {
-        self.0.links.any(pool, digest)
+    pub fn is_served(&self, digest: &str) -> bool {
+        self.0.links.any(digest)
     }
 
     /// The workers, as last heard.
@@ -163,9 +176,9 @@ impl Gateway {
         self.0.hub.len()
     }
 
-    /// Runs that wait for a worker of a pool.
-    pub fn queue_depth(&self, pool: &str) -> usize {
-        self.0.queues.depth(pool)
+    /// Runs that wait for a worker of a version.
+    pub fn queue_depth(&self, digest: &str) -> usize {
+        self.0.queues.depth(digest)
     }
 
     /// Waits until something about workers or live runs changed.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::RwLock;
+use weir_admission::{Ask, Capacity, RoutePolicy, WorkerId, WorkerView, route};
 
 use crate::core::Core;
-use crate::link::{Command, Link, LinkHandle};
+use crate::link::{Command, Job, Link, LinkHandle};
 use crate::snapshot::WorkerEndpoint;
 
 /// Links by worker.
@@ -32,26 +33,53 @@ impl Links {
             }
             let (handle, commands) = LinkHandle::new(endpoint.clone());
             all.push(Arc::clone(&handle));
-            tokio::spawn(Link::new(Arc::clone(core), handle, commands).run());
+            core.tasks
+                .spawn(Link::new(Arc::clone(core), handle, commands).run());
         }
     }
 
-    /// The link with the least work that can take a run of this version now.
-    pub(crate) fn best(&self, pool: &str, digest: &str) -> Option<Arc<LinkHandle>> {
+    /// What the worker of this version with most room could take now.
+    pub(crate) fn room(&self, digest: &str) -> Capacity {
         self.all
             .read()
             .iter()
-            .filter(|link| link.endpoint.pool == pool && link.has_capacity() && link.serves(digest))
-            .min_by_key(|link| link.in_flight_tokens.load(Ordering::Acquire))
-            .cloned()
+            .filter(|link| link.serves(digest))
+            .map(|link| (link.seats(), link.free_kv_tokens()))
+            .max_by_key(|(seats, kv_tokens)| (*seats > 0, *kv_tokens, *seats))
+            .map_or(
+                Capacity {
+                    seats: 0,
+                    kv_tokens: 0,
+                },
+                |(seats, kv_tokens)| Capacity { seats, kv_tokens },
+            )
+    }
+
+    /// The worker that should take a run: where its first token is expected soonest.
+    pub(crate) fn route(&self, job: &Job) -> Option<Arc<LinkHandle>> {
+        let all = self.all.read();
+        let serving: Vec<_> = all
+            .iter()
+            .filter(|link| link.seats() > 0 && link.serves(job.digest()))
+            .collect();
+        let views: Vec<_> = serving
+            .iter()
+            .zip(0..)
+            .map(|(link, place)| view(link, job.digest(), WorkerId(place)))
+            .collect();
+        let ask = Ask {
+            digest: job.digest(),
+            prompt_tokens: job.submit.prompt.len() as u32,
+            output_tokens: job.submit.max_output_tokens / 2,
+            now_ms: NOW_MS,
+        };
+        let WorkerId(place) = route(&views, &ask, &RoutePolicy::default())?;
+        serving.get(place as usize).map(|link| Arc::clone(link))
     }
 
     /// Whether any worker serves this version, busy or not.
-    pub(crate) fn any(&self, pool: &str, digest: &str) -> bool {
-        self.all
-            .read()
-            .iter()
-            .any(|link| link.endpoint.pool == pool && link.serves(digest))
+    pub(crate) fn any(&self, digest: &str) -> bool {
+        self.all.read().iter().any(|link| link.serves(digest))
     }
 
     /// KV positions of a pool's connected workers.
@@ -80,5 +108,28 @@ impl Links {
 
     pub(crate) fn handles(&self) -> Vec<Arc<LinkHandle>> {
         self.all.read().clone()
+    }
+}
+
+/// Stalls are measured per worker; only the distance to "now" counts.
+const NOW_MS: u64 = 1 << 40;
+
+fn view<'a>(link: &LinkHandle, digest: &'a str, id: WorkerId) -> WorkerView<'a> {
+    let in_flight = link.in_flight.load(Ordering::Acquire);
+    let (free_kv_tokens, stalled_ms) = (link.free_kv_tokens(), link.stalled_ms());
+    let facts = link.facts.lock();
+    let max_running = facts.limits.max_running.max(1);
+    WorkerView {
+        id,
+        digest,
+        running: in_flight.min(max_running),
+        max_running,
+        max_batch_tokens: facts.limits.max_batch_tokens,
+        waiting: in_flight.saturating_sub(max_running),
+        outstanding_prefill_tokens: facts.status.prefill_tokens_waiting,
+        free_kv_tokens,
+        step_us: facts.status.step_us_ewma,
+        last_progress_ms: NOW_MS - stalled_ms,
+        prefix_affinity_tokens: 0,
     }
 }

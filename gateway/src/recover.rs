@@ -64,7 +64,6 @@ impl Core {
             let job = Job {
                 writer: Writer::new(live, &run),
                 submit: submit_of(run.id, run.epoch.0, work),
-                pool: run.pool,
                 attempts: 0,
             };
             self.orphans.0.lock().insert(run.id, job);
@@ -103,7 +102,7 @@ impl Core {
 
     fn take_over_and_end(self: &Arc<Self>, mut job: Job, ending: Ending) {
         let core = Arc::clone(self);
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             match core.store.take_over(job.writer.id()).await {
                 Ok(Some(epoch)) => {
                     job.writer.epoch = epoch;

@@ -45,6 +45,11 @@ impl Priority {
         }
     }
 
+    /// The word's meaning in the core of admission.
+    pub(crate) fn rank(self) -> weir_admission::Priority {
+        weir_admission::Priority::ALL[usize::from(self.index())]
+    }
+
     /// From the word of the contract.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.as_str() == word)
@@ -53,14 +58,6 @@ impl Priority {
     /// 0 interactive, 1 standard, 2 batch.
     pub fn index(self) -> u8 {
         self as u8
-    }
-
-    /// The inverse of [`Priority::index`]; anything above is batch.
-    pub fn from_index(index: u8) -> Self {
-        Self::ALL
-            .get(usize::from(index))
-            .copied()
-            .unwrap_or(Self::Batch)
     }
 }
 
@@ -187,10 +184,14 @@ impl Default for SamplingDefaults {
 pub struct Pool {
     /// Its name.
     pub name: String,
-    /// Most runs that wait.
+    /// Most runs of one priority that wait for one version.
     pub max_queue_depth: u32,
     /// Longest wait.
     pub max_wait_ms: u64,
+    /// Largest prompt of the short and of the medium class, in tokens; absent: 512 and 4096.
+    pub class_bounds: Option<[u32; 2]>,
+    /// Most runs that wait, by prompt class; absent: `max_queue_depth` for each.
+    pub max_depth_per_class: Option<[u32; 3]>,
 }
 
 /// A worker process.

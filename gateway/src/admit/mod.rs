@@ -15,20 +15,20 @@ use weir_protocol::error::ErrorCode;
 use weir_run::{EventKind, Run, RunId};
 use weir_store::{Admission, Admit};
 
-pub(crate) use queue::Queues;
+pub(crate) use queue::{Next, Queues};
 pub(crate) use request::{Input, Params, RunRequest, Sampling, parse_replaces};
 pub(crate) use tokenize::TokenizerPool;
 
 use crate::clock::{new_run_id, now_ms};
-use crate::core::Core;
+use crate::core::{Core, QUEUE_WAIT};
 use crate::directory::{Candidate, Directory};
 use crate::error::{ApiError, ApiResult};
 use crate::hub::encode;
-use crate::link::{Job, Writer};
+use crate::link::{Ending, Job, Writer};
 use crate::recover::submit_of;
 use crate::snapshot::Tenant;
 use plan::Plan;
-use queue::{Slot, Wait};
+use queue::{Newcomer, Slot};
 
 /// A run that answers a request.
 pub(crate) struct Admitted {
@@ -62,9 +62,10 @@ impl Core {
         for (place, candidate) in candidates.into_iter().enumerate() {
             let request = &request;
             let plan = self.plan(tenant, candidate, request).await?;
-            match self.reserve_slot(directory, tenant, &plan, request) {
+            let id = new_run_id();
+            match self.take_place(directory, tenant, (id, &plan), request) {
                 Ok(slot) => {
-                    let admitted = self.commit(tenant, request, plan, slot).await;
+                    let admitted = self.commit(tenant, request, (id, plan), slot).await;
                     self.metrics
                         .admission_seconds
                         .observe(begun.elapsed().as_secs_f64());
@@ -92,27 +93,34 @@ impl Core {
         }
     }
 
-    fn reserve_slot(
+    /// Takes a place in the line of the plan's version.
+    fn take_place(
         &self,
         directory: &Directory,
         tenant: &Tenant,
-        plan: &Plan,
+        (id, plan): (RunId, &Plan),
         request: &RunRequest,
     ) -> ApiResult<Slot> {
         let version = &plan.candidate.version;
-        if !self.links.any(&version.pool, &version.digest) {
+        if !self.links.any(&version.digest) {
             return Err(refusal::no_worker(&version.model));
         }
-        let idle = self.links.best(&version.pool, &version.digest).is_some();
-        let wait = Wait {
-            now_ms: now_ms(),
-            priority: request.priority.unwrap_or(tenant.priority).index(),
-            max_queue_ms: request.max_queue_ms,
-            deadline_ms: request.deadline_ms,
-            idle,
-        };
         let pool = directory.pool(&version.pool);
-        self.queues.reserve(&pool, &wait)
+        let (ask, now) = (plan.ask(), now_ms());
+        let newcomer = Newcomer {
+            run: id,
+            tenant: &tenant.name,
+            priority: request.priority.unwrap_or(tenant.priority).rank(),
+            prompt_tokens: ask.prompt_tokens,
+            ceiling: ask.output_tokens,
+            max_wait_ms: pool
+                .max_wait_ms
+                .min(request.max_queue_ms.unwrap_or(u64::MAX)),
+            deadline_in_ms: request.deadline_ms.map(|at| at.saturating_sub(now)),
+        };
+        self.queues
+            .offer(version, &pool, &newcomer)
+            .map_err(|refused| refusal::line(&refused, request, &pool))
     }
 
     /// The queue or the workers said no; limits that stand before them in the order of refusal are reported first.
@@ -145,12 +153,11 @@ impl Core {
         self: &Arc<Self>,
         tenant: &Tenant,
         request: &RunRequest,
-        plan: Plan,
+        (id, plan): (RunId, Plan),
         slot: Slot,
     ) -> ApiResult<Admitted> {
         let (ask, limits) = self.ask(tenant, &plan);
         let now = now_ms();
-        let id = new_run_id();
         let run = plan.run(id, tenant, request, now);
         let work = plan.work(tenant, request);
         let accepted = encode(
@@ -193,11 +200,12 @@ impl Core {
         let job = Job {
             submit: submit_of(id, run.epoch.0, work),
             writer: Writer::new(live, &run),
-            pool: run.pool.clone(),
             attempts: 0,
         };
-        self.queues.push(slot, Box::new(job));
-        self.pump(&run.pool);
+        if let Err(job) = self.queues.push(slot, Box::new(job)) {
+            self.end_unsent(*job, Ending::of(&QUEUE_WAIT));
+        }
+        self.pump(&run.manifest_digest);
         Ok(Admitted {
             run,
             replayed: false,

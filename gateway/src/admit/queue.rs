@@ -1,211 +1,266 @@
-//! Runs that wait for a worker, pool by pool.
+//! Runs that wait for a worker: one line for each model version. Who goes next is decided by `weir_admission`; this file keeps the jobs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde_json::json;
-use weir_protocol::error::ErrorCode;
+use tokio::time::Instant;
+use weir_admission::{
+    Admission, Capacity, Config, Decision, ExpiredWhy, Finished, Offered, Refused, Ticket, Waiting,
+};
 use weir_run::RunId;
 
-use crate::error::ApiError;
-use crate::link::{Job, LinkHandle};
-use crate::snapshot::Pool;
+use crate::link::Job;
+use crate::snapshot::{Pool, ServedVersion};
 
-/// Queues of all pools. Cloning shares them.
-#[derive(Clone, Default)]
-pub(crate) struct Queues(Arc<Mutex<HashMap<String, PoolQueue>>>);
-
-#[derive(Default)]
-struct PoolQueue {
-    /// By priority, most urgent first.
-    waiting: [VecDeque<Box<Job>>; 3],
-    /// Places promised to runs that are being admitted.
-    reserved: usize,
-    pace: Pace,
+/// Lines of all versions. Cloning shares them.
+#[derive(Clone)]
+pub(crate) struct Queues {
+    lines: Arc<Mutex<HashMap<String, Line>>>,
+    begun: Instant,
 }
 
-/// How fast runs leave a queue.
-#[derive(Default)]
-struct Pace {
-    last_ms: u64,
-    interval_ms: f64,
+struct Line {
+    admission: Admission<RunId, String>,
+    /// Places in the line.
+    tickets: HashMap<RunId, Ticket>,
+    /// Waiting runs that are durable. A place without a job is of a run that is being admitted.
+    jobs: HashMap<RunId, Box<Job>>,
+    /// Runs whose turn came before they were durable: a seat is kept for each.
+    granted: HashSet<RunId>,
+    /// Runs that had their turn already.
+    returning: VecDeque<Box<Job>>,
 }
 
-/// A place in a queue, given back unless it is used.
+/// A place in a line, given back unless it is used.
 pub(crate) struct Slot {
     queues: Queues,
-    pool: String,
-    priority: usize,
+    digest: String,
+    run: RunId,
     pub(crate) max_wait_ms: u64,
+    used: bool,
 }
 
-/// What a request says about waiting.
-pub(crate) struct Wait {
-    pub(crate) now_ms: u64,
-    pub(crate) priority: u8,
-    pub(crate) max_queue_ms: Option<u64>,
-    pub(crate) deadline_ms: Option<u64>,
-    /// A worker has room right now.
-    pub(crate) idle: bool,
+/// What a run brings to the line.
+pub(crate) struct Newcomer<'a> {
+    pub(crate) run: RunId,
+    pub(crate) tenant: &'a str,
+    pub(crate) priority: weir_admission::Priority,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) ceiling: u64,
+    pub(crate) max_wait_ms: u64,
+    /// From now.
+    pub(crate) deadline_in_ms: Option<u64>,
 }
 
-impl PoolQueue {
-    fn len(&self) -> usize {
-        self.waiting.iter().map(VecDeque::len).sum::<usize>() + self.reserved
-    }
+/// What is to be done next.
+pub(crate) enum Next {
+    /// Send it to a worker.
+    Start(Box<Job>),
+    /// End it: it waited too long.
+    Expired(Box<Job>, ExpiredWhy),
+}
 
-    /// How long a run that comes now will wait, as far as the recent past tells.
-    fn estimate_ms(&self, wait: &Wait) -> u64 {
-        if wait.idle && self.len() == 0 {
-            return 0;
+impl Default for Queues {
+    fn default() -> Self {
+        Self {
+            lines: Arc::default(),
+            begun: Instant::now(),
         }
-        let ahead: usize = self.waiting[..=usize::from(wait.priority.min(2))]
-            .iter()
-            .map(VecDeque::len)
-            .sum();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a product of small positive numbers"
-        )]
-        let estimate = ((ahead + 1) as f64 * self.pace.interval_ms) as u64;
-        estimate
     }
 }
 
-impl Pace {
-    fn left(&mut self, now_ms: u64) {
-        if self.last_ms > 0 {
-            let interval = now_ms.saturating_sub(self.last_ms).min(60_000) as f64;
-            self.interval_ms += 0.2 * (interval - self.interval_ms);
+impl Line {
+    fn new(config: Config) -> Self {
+        Self {
+            admission: Admission::new(config),
+            tickets: HashMap::new(),
+            jobs: HashMap::new(),
+            granted: HashSet::new(),
+            returning: VecDeque::new(),
         }
-        self.last_ms = now_ms;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tickets.is_empty() && self.returning.is_empty() && self.granted.is_empty()
     }
 }
 
 impl Queues {
-    /// Promises a place, or says why there is none.
-    pub(crate) fn reserve(&self, pool: &Pool, wait: &Wait) -> Result<Slot, ApiError> {
-        let mut pools = self.0.lock();
-        let queue = pools.entry(pool.name.clone()).or_default();
-        let estimate_ms = queue.estimate_ms(wait);
-        if queue.len() >= pool.max_queue_depth as usize {
-            return Err(ApiError::new(
-                ErrorCode::QueueFull,
-                format!("the queue of pool {:?} is full; try again", pool.name),
-            )
-            .retry_after_ms(estimate_ms.max(100))
-            .details(json!({"queueDepth": queue.len(), "maxQueueDepth": pool.max_queue_depth})));
+    /// Milliseconds on a clock that no one can set.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    /// Takes a place in the line of a version, or says why there is none.
+    pub(crate) fn offer(
+        &self,
+        version: &ServedVersion,
+        pool: &Pool,
+        newcomer: &Newcomer<'_>,
+    ) -> Result<Slot, Refused> {
+        let now = self.now_ms();
+        let config = config(pool);
+        let mut lines = self.lines.lock();
+        let line = lines
+            .entry(version.digest.clone())
+            .or_insert_with(|| Line::new(config.clone()));
+        if *line.admission.config() != config && line.is_empty() {
+            *line = Line::new(config);
         }
-        let max_wait_ms = pool.max_wait_ms.min(wait.max_queue_ms.unwrap_or(u64::MAX));
-        check_wait(wait, max_wait_ms, estimate_ms)?;
-        queue.reserved += 1;
+        let Offered { ticket, .. } = line.admission.offer(Waiting {
+            run: newcomer.run,
+            tenant: newcomer.tenant.to_owned(),
+            priority: newcomer.priority,
+            prompt_tokens: u32::try_from(newcomer.prompt_tokens).unwrap_or(u32::MAX),
+            ceiling: u32::try_from(newcomer.ceiling).unwrap_or(u32::MAX),
+            max_wait_ms: newcomer.max_wait_ms,
+            deadline_ms: newcomer.deadline_in_ms.map(|left| now.saturating_add(left)),
+            enqueued_at_ms: now,
+        })?;
+        line.tickets.insert(newcomer.run, ticket);
         Ok(Slot {
             queues: self.clone(),
-            pool: pool.name.clone(),
-            priority: usize::from(wait.priority.min(2)),
-            max_wait_ms,
+            digest: version.digest.clone(),
+            run: newcomer.run,
+            max_wait_ms: newcomer.max_wait_ms,
+            used: false,
         })
     }
 
-    /// Uses a place.
-    pub(crate) fn push(&self, slot: Slot, job: Box<Job>) {
-        let mut pools = self.0.lock();
-        let queue = pools.entry(slot.pool.clone()).or_default();
-        queue.waiting[slot.priority].push_back(job);
-        drop(pools);
-        drop(slot);
+    /// The run is durable: from now on it can go. Gives it back where it lost its place meanwhile.
+    pub(crate) fn push(&self, mut slot: Slot, job: Box<Job>) -> Result<(), Box<Job>> {
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.get_mut(&slot.digest) else {
+            return Err(job);
+        };
+        let outcome = if line.granted.remove(&slot.run) {
+            line.returning.push_back(job);
+            Ok(())
+        } else if line.tickets.contains_key(&slot.run) {
+            line.jobs.insert(slot.run, job);
+            Ok(())
+        } else {
+            Err(job)
+        };
+        slot.used = true;
+        outcome
     }
 
-    /// Queues a run again that had its turn.
+    /// Queues a run again that had its turn, before all others.
     pub(crate) fn push_front(&self, job: Box<Job>) {
-        let priority = (job.submit.priority as usize).min(2);
-        let mut pools = self.0.lock();
-        let queue = pools.entry(job.pool.clone()).or_default();
-        queue.waiting[priority].push_front(job);
+        let mut lines = self.lines.lock();
+        lines
+            .entry(job.digest().to_owned())
+            .or_insert_with(|| Line::new(Config::default()))
+            .returning
+            .push_front(job);
     }
 
-    /// The next run that some worker can take now, and that worker.
-    pub(crate) fn next(
-        &self,
-        pool: &str,
-        best: impl Fn(&str) -> Option<Arc<LinkHandle>>,
-    ) -> Option<(Box<Job>, Arc<LinkHandle>)> {
-        let mut pools = self.0.lock();
-        let queue = pools.get_mut(pool)?;
-        // Versions that were found busy: a run behind one of another version must not wait for it.
-        let mut busy: Vec<String> = Vec::new();
-        for waiting in &mut queue.waiting {
-            let mut place = 0;
-            while let Some(job) = waiting.get(place) {
-                let digest = &job.submit.version_digest;
-                if busy.contains(digest) {
-                    place += 1;
-                    continue;
+    /// What to do next for a version whose workers have this much room.
+    pub(crate) fn next(&self, digest: &str, room: &Capacity) -> Option<Next> {
+        let now = self.now_ms();
+        let mut lines = self.lines.lock();
+        let line = lines.get_mut(digest)?;
+        let kept = line.granted.len() as u32;
+        let mut room = *room;
+        room.seats = room.seats.saturating_sub(kept);
+        if room.seats > 0
+            && let Some(job) = line.returning.pop_front()
+        {
+            return Some(Next::Start(job));
+        }
+        loop {
+            match line.admission.next(now, &room)? {
+                Decision::Start(started) => {
+                    line.tickets.remove(&started.run);
+                    if let Some(job) = line.jobs.remove(&started.run) {
+                        return Some(Next::Start(job));
+                    }
+                    line.granted.insert(started.run);
+                    room.seats -= 1;
                 }
-                let Some(link) = best(digest) else {
-                    busy.push(digest.clone());
-                    place += 1;
-                    continue;
-                };
-                let job = waiting.remove(place)?;
-                queue.pace.left(crate::clock::now_ms());
-                return Some((job, link));
+                Decision::Expired(expired) => {
+                    line.tickets.remove(&expired.run);
+                    if let Some(job) = line.jobs.remove(&expired.run) {
+                        return Some(Next::Expired(job, expired.why));
+                    }
+                }
             }
         }
-        None
-    }
-
-    pub(crate) fn depth(&self, pool: &str) -> usize {
-        self.0.lock().get(pool).map_or(0, PoolQueue::len)
     }
 
     /// Takes a waiting run out.
     pub(crate) fn remove(&self, run: RunId) -> Option<Box<Job>> {
-        let mut pools = self.0.lock();
-        pools
-            .values_mut()
-            .flat_map(|queue| &mut queue.waiting)
-            .find_map(|waiting| {
-                let place = waiting.iter().position(|job| job.writer.id() == run)?;
-                waiting.remove(place)
-            })
+        let now = self.now_ms();
+        let mut lines = self.lines.lock();
+        lines.values_mut().find_map(|line| {
+            if let Some(job) = line.jobs.remove(&run) {
+                if let Some(ticket) = line.tickets.remove(&run) {
+                    line.admission.cancel(ticket, now);
+                }
+                return Some(job);
+            }
+            let place = line
+                .returning
+                .iter()
+                .position(|job| job.writer.id() == run)?;
+            line.returning.remove(place)
+        })
+    }
+
+    /// A run of this version ended on its worker.
+    pub(crate) fn finished(&self, digest: &str, finished: &Finished) {
+        let now = self.now_ms();
+        if let Some(line) = self.lines.lock().get_mut(digest) {
+            line.admission.observe_finished(finished, now);
+        }
+    }
+
+    /// This version's workers computed so many tokens more.
+    pub(crate) fn computed(&self, digest: &str, tokens: u64) {
+        let now = self.now_ms();
+        if let Some(line) = self.lines.lock().get_mut(digest) {
+            line.admission.observe_tokens(tokens, now);
+        }
+    }
+
+    /// Runs that wait for a version.
+    pub(crate) fn depth(&self, digest: &str) -> usize {
+        self.lines
+            .lock()
+            .get(digest)
+            .map_or(0, |line| line.jobs.len() + line.returning.len())
+    }
+
+    pub(crate) fn digests(&self) -> Vec<String> {
+        self.lines.lock().keys().cloned().collect()
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(queue) = self.queues.0.lock().get_mut(&self.pool) {
-            queue.reserved -= 1;
+        if self.used {
+            return;
+        }
+        let now = self.queues.now_ms();
+        if let Some(line) = self.queues.lines.lock().get_mut(&self.digest) {
+            line.granted.remove(&self.run);
+            if let Some(ticket) = line.tickets.remove(&self.run) {
+                line.admission.cancel(ticket, now);
+            }
         }
     }
 }
 
-fn check_wait(wait: &Wait, max_wait_ms: u64, estimate_ms: u64) -> Result<(), ApiError> {
-    let unmeetable = |what: String, param: &str| {
-        Err(ApiError::new(ErrorCode::DeadlineUnmeetable, what)
-            .param(param)
-            .details(json!({"estimateMs": estimate_ms})))
-    };
-    if let Some(deadline_ms) = wait.deadline_ms
-        && wait.now_ms.saturating_add(estimate_ms) >= deadline_ms
-    {
-        let left = deadline_ms.saturating_sub(wait.now_ms);
-        return unmeetable(
-            format!(
-                "the deadline is in {left} ms and the wait alone is estimated at {estimate_ms} ms; allow more time"
-            ),
-            "deadline",
-        );
+/// The bound holds for each priority. There is none for all together: an accepted run must not lose its place to a more urgent one.
+fn config(pool: &Pool) -> Config {
+    let depth = pool.max_queue_depth;
+    Config {
+        max_depth: u32::MAX,
+        max_depth_per_priority: [depth; 3],
+        max_depth_per_class: pool.max_depth_per_class.unwrap_or([depth; 3]),
+        class_bounds: pool.class_bounds.unwrap_or(Config::default().class_bounds),
+        ..Config::default()
     }
-    if estimate_ms > max_wait_ms {
-        return unmeetable(
-            format!(
-                "the wait is estimated at {estimate_ms} ms and at most {max_wait_ms} ms are allowed; allow more or try again"
-            ),
-            "maxQueueMs",
-        );
-    }
-    Ok(())
 }

@@ -1,13 +1,16 @@
 //! Refusals as clients read them: what, why, what to do, and the figures to do it with.
 
 use serde_json::json;
+use weir_admission::Refused;
 use weir_budget::Refusal;
 use weir_protocol::error::ErrorCode;
 use weir_run::RunId;
 
 use super::plan::Plan;
+use super::request::RunRequest;
 use crate::clock::{now_ms, rfc3339};
 use crate::error::ApiError;
+use crate::snapshot::Pool;
 
 pub(super) fn draining() -> ApiError {
     ApiError::new(
@@ -39,6 +42,40 @@ pub(super) fn no_worker(model: &str) -> ApiError {
         format!("no worker that serves {model:?} is up at the moment; try again"),
     )
     .retry_after_ms(1000)
+}
+
+/// The line of a version takes no more, or not in time.
+pub(super) fn line(refused: &Refused, request: &RunRequest, pool: &Pool) -> ApiError {
+    match refused {
+        Refused::QueueFull {
+            depth,
+            bound,
+            estimate_ms,
+        } => ApiError::new(
+            ErrorCode::QueueFull,
+            format!(
+                "{depth} runs wait in pool {:?}, which is its bound; try again",
+                pool.name
+            ),
+        )
+        .retry_after_ms((*estimate_ms).clamp(100, 60_000))
+        .details(json!({"queueDepth": depth, "maxQueueDepth": bound, "estimateMs": estimate_ms})),
+        Refused::DeadlineUnmeetable { estimate_ms } => {
+            let (what, param) = match request.deadline_ms {
+                Some(_) => ("the run would not end before its deadline", "deadline"),
+                None => (
+                    "the run would not start within maxQueueMs and the pool's maxWait",
+                    "maxQueueMs",
+                ),
+            };
+            ApiError::new(
+                ErrorCode::DeadlineUnmeetable,
+                format!("{what}: the wait alone is estimated at {estimate_ms} ms; allow more time or ask for less"),
+            )
+            .param(param)
+            .details(json!({"estimateMs": estimate_ms}))
+        }
+    }
 }
 
 /// A tenant's limit stands against the run.

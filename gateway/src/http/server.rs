@@ -67,6 +67,9 @@ pub(crate) async fn serve(
     }
 }
 
+/// The kernel's send buffer of a connection: a second of tokens of any model, for one that stopped reading.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+
 async fn accept(
     listener: &TcpListener,
     connections: &Arc<Semaphore>,
@@ -76,6 +79,8 @@ async fn accept(
         Ok((stream, _)) => {
             // Tokens are small and must not wait for each other.
             stream.set_nodelay(true).ok();
+            // Left alone the kernel lets a slow reader grow it to megabytes.
+            rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES).ok();
             Some((stream, permit))
         }
         Err(error) => {

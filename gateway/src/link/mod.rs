@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use weir_protocol::worker::{EngineLimits, Submit, WorkerStatus};
 use weir_run::RunId;
 
@@ -24,9 +25,15 @@ use crate::snapshot::WorkerEndpoint;
 pub(crate) struct Job {
     pub(crate) writer: Writer,
     pub(crate) submit: Submit,
-    pub(crate) pool: String,
     /// How often a worker took it and lost it before it started.
     pub(crate) attempts: u32,
+}
+
+impl Job {
+    /// The version that the run is pinned to.
+    pub(crate) fn digest(&self) -> &str {
+        &self.submit.version_digest
+    }
 }
 
 /// What others tell a link.
@@ -52,6 +59,9 @@ pub(crate) struct LinkHandle {
     pub(crate) in_flight: AtomicU32,
     pub(crate) in_flight_tokens: AtomicU64,
     pub(crate) facts: Mutex<Facts>,
+    begun: Instant,
+    /// When the worker last got something done or had nothing to do, in milliseconds since `begun`.
+    progress_ms: AtomicU64,
 }
 
 /// What a worker said of itself.
@@ -76,6 +86,8 @@ impl LinkHandle {
             in_flight: AtomicU32::new(0),
             in_flight_tokens: AtomicU64::new(0),
             facts: Mutex::default(),
+            begun: Instant::now(),
+            progress_ms: AtomicU64::new(0),
         };
         (Arc::new(handle), receiver)
     }
@@ -108,13 +120,48 @@ impl LinkHandle {
         u64::from(facts.limits.blocks_total) * u64::from(facts.limits.block_tokens)
     }
 
-    /// Whether the worker should get another run now: it may hold a few beyond what it runs, so that it never idles between steps.
-    pub(crate) fn has_capacity(&self) -> bool {
+    /// Runs it could be sent now: a few beyond what it computes at once, so that it never idles between steps.
+    pub(crate) fn seats(&self) -> u32 {
         let max_running = self.facts.lock().limits.max_running.max(1);
-        self.in_flight.load(Ordering::Acquire) < max_running + (max_running / 8).max(1)
+        let most = max_running + (max_running / 8).max(1);
+        most.saturating_sub(self.in_flight.load(Ordering::Acquire))
+    }
+
+    /// KV positions that are free or can be freed. A worker with nothing to do takes everything: whether a run fits at all it says
+    /// itself.
+    pub(crate) fn free_kv_tokens(&self) -> u64 {
+        if self.in_flight.load(Ordering::Acquire) == 0 {
+            return u64::MAX;
+        }
+        let facts = self.facts.lock();
+        let (limits, status) = (&facts.limits, &facts.status);
+        if status.blocks_total > 0 {
+            let blocks = u64::from(status.blocks_free) + u64::from(status.blocks_cached);
+            return blocks * u64::from(limits.block_tokens);
+        }
+        let total = u64::from(limits.blocks_total) * u64::from(limits.block_tokens);
+        total.saturating_sub(self.in_flight_tokens.load(Ordering::Acquire))
+    }
+
+    /// The worker got something done.
+    pub(crate) fn progressed(&self) {
+        let now = self.begun.elapsed().as_millis() as u64;
+        self.progress_ms.store(now, Ordering::Release);
+    }
+
+    /// How long it has had something to do and got nothing done.
+    pub(crate) fn stalled_ms(&self) -> u64 {
+        if self.in_flight.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let now = self.begun.elapsed().as_millis() as u64;
+        now.saturating_sub(self.progress_ms.load(Ordering::Acquire))
     }
 
     pub(crate) fn occupy(&self, tokens: u64) {
+        if self.in_flight.load(Ordering::Acquire) == 0 {
+            self.progressed();
+        }
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         self.in_flight_tokens.fetch_add(tokens, Ordering::AcqRel);
     }

@@ -1,6 +1,7 @@
 //! What a welcome means for the runs of both sides: attach, adopt, give up, tell the worker to forget.
 
 use futures::future::join_all;
+use tokio::time::Instant;
 use weir_protocol::worker::{Attach, Cancel, HeldRun};
 use weir_run::{Epoch, RunId};
 
@@ -59,13 +60,15 @@ impl Link {
             return false;
         };
         self.handle.occupy(orphan.writer.reserved_tokens);
+        let digest = orphan.digest().to_owned();
         self.runs.insert(
             run,
             Held {
                 writer: orphan.writer,
+                digest,
                 submit: Some(orphan.submit),
-                pool: orphan.pool,
                 attempts: orphan.attempts,
+                sent: Instant::now(),
                 pending: Pending::default(),
             },
         );

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
+use weir_admission::Finished;
 use weir_protocol::frames::{PROTOCOL, run_bytes};
 use weir_protocol::worker::{
     Cancel, GatewayFrame, Hello, Ping, Progress, Rejected, Row, StepOutput, Submit, WorkerFrame,
@@ -47,8 +48,9 @@ pub(crate) struct Held {
     pub(crate) writer: Writer,
     /// Kept until the worker started it, so that it can go to another one.
     pub(crate) submit: Option<Submit>,
-    pub(crate) pool: String,
+    pub(crate) digest: String,
     pub(crate) attempts: u32,
+    pub(crate) sent: Instant,
     pub(crate) pending: Pending,
 }
 
@@ -88,7 +90,8 @@ impl Link {
         let mut connecting = self.connecting();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !(self.retiring && self.runs.is_empty()) {
+        let stop = self.core.stop.clone();
+        while !stop.is_cancelled() && !(self.retiring && self.runs.is_empty()) {
             self.commit();
             tokio::select! {
                 outcomes = in_flight(&mut self.in_flight) => self.committed(outcomes),
@@ -110,12 +113,14 @@ impl Link {
                     Some(command) => self.obey(command),
                     None => self.retiring = true,
                 },
+                () = stop.cancelled() => {}
                 _ = tick.tick() => if self.watch() {
                     connecting = self.connecting();
                 },
             }
         }
         self.handle.connected.store(false, Ordering::Release);
+        self.flush().await;
     }
 
     pub(super) fn name(&self) -> &str {
@@ -151,7 +156,7 @@ impl Link {
         self.handle.connected.store(true, Ordering::Release);
         self.handle.welcomed.store(true, Ordering::Release);
         tracing::info!(worker = self.name(), boot = %self.boot, runs = self.runs.len(), "session open");
-        self.core.workers_changed(&self.handle.endpoint.pool);
+        self.core.workers_changed();
     }
 
     fn disconnected(&mut self) {
@@ -210,7 +215,6 @@ impl Link {
         let Job {
             writer,
             mut submit,
-            pool,
             attempts,
         } = job;
         submit.epoch = writer.epoch.0;
@@ -219,9 +223,10 @@ impl Link {
         self.send(submit);
         let held = Held {
             writer,
+            digest: kept.version_digest.clone(),
             submit: Some(kept),
-            pool,
             attempts,
+            sent: Instant::now(),
             pending: Pending::default(),
         };
         let id = held.writer.id();
@@ -259,6 +264,7 @@ impl Link {
 
     fn step(&mut self, step: StepOutput) {
         let now = now_ms();
+        self.handle.progressed();
         for row in step.rows {
             let Some(run) = parse_id(&row.run) else {
                 continue;
@@ -335,11 +341,20 @@ impl Link {
             if changed {
                 facts.digests.clone_from(&status.loaded_digests);
             }
+            let computed = |s: &WorkerStatus| s.prompt_tokens + s.output_tokens - s.cached_tokens;
+            let tokens = computed(&status).saturating_sub(computed(&facts.status));
+            if status.steps > facts.status.steps {
+                self.handle.progressed();
+            }
+            // What several versions computed together says nothing of one of them.
+            if let [digest] = status.loaded_digests.as_slice() {
+                self.core.queues.computed(digest, tokens);
+            }
             facts.status = status;
             changed
         };
         if changed {
-            self.core.workers_changed(&self.handle.endpoint.pool);
+            self.core.workers_changed();
         }
     }
 
@@ -365,7 +380,6 @@ impl Link {
         let Some(Held {
             writer,
             submit: Some(submit),
-            pool,
             attempts,
             ..
         }) = self.runs.remove(&run)
@@ -377,7 +391,6 @@ impl Link {
         self.core.requeue(Job {
             writer,
             submit,
-            pool,
             attempts: attempts + 1,
         });
     }
@@ -464,7 +477,15 @@ impl Link {
         if let Some(held) = self.runs.remove(&run) {
             self.handle.vacate(held.writer.reserved_tokens);
             self.core.ended(&held.writer, status);
-            self.core.pump(&held.pool);
+            self.core.queues.finished(
+                &held.digest,
+                &Finished {
+                    output_tokens: held.writer.output_tokens() as u32,
+                    ceiling: held.writer.ceiling() as u32,
+                    service_ms: held.sent.elapsed().as_millis() as u64,
+                },
+            );
+            self.core.pump(&held.digest);
         }
     }
 }

@@ -107,6 +107,11 @@ impl Writer {
         self.live.id
     }
 
+    /// Output tokens it may make.
+    pub(crate) fn ceiling(&self) -> u64 {
+        self.reserved_tokens.saturating_sub(self.prompt_tokens)
+    }
+
     pub(crate) fn output_tokens(&self) -> u64 {
         self.output_tokens
     }

@@ -91,7 +91,7 @@ impl Drop for Leave {
     fn drop(&mut self) {
         let Some(run) = self.run.take() else { return };
         let (core, tenant) = (Arc::clone(&self.core), std::mem::take(&mut self.tenant));
-        tokio::spawn(async move {
+        self.core.tasks.spawn(async move {
             match core.store.cancel(&tenant, run, now_ms()).await {
                 Ok(Some(run)) if !run.status.is_terminal() => core.end_soon(run.id, CANCELLED),
                 Ok(_) => {}

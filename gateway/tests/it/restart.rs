@@ -1,0 +1,120 @@
+//! A gateway that dies without a word, and its successor on the same store.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use weir_store::{Engine, open};
+
+use crate::site::{DIGEST, Site, ask, config, snapshot, tenant, wait_for};
+use crate::worker::FakeWorker;
+
+/// Runs a gateway on a runtime of its own until `act` is done, then drops the runtime with everything in it.
+async fn life<F, Fut, T>(
+    folder: tempfile::TempDir,
+    store: Arc<dyn weir_store::Store>,
+    act: F,
+) -> (tempfile::TempDir, T)
+where
+    F: FnOnce(Site) -> Fut + Send + 'static,
+    Fut: Future<Output = (Site, T)> + Send,
+    T: Send + 'static,
+{
+    tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (folder, value) = runtime.block_on(async {
+            let snapshot = snapshot(folder.path(), vec![tenant("acme")], &["w0"]);
+            let site = Site::on(folder, store, snapshot, config()).await;
+            let (site, value) = act(site).await;
+            (site.folder, value)
+        });
+        runtime.shutdown_background();
+        (folder, value)
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_whose_worker_lives_go_on_where_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("store"), Engine::default()).unwrap();
+    let worker = Arc::new(FakeWorker::start(folder.path(), "w0", DIGEST, false));
+    let theirs = Arc::clone(&worker);
+    let (folder, (run, seen)) = life(folder, Arc::clone(&store), move |site| async move {
+        site.wait_served().await;
+        let mut stream = site.client("acme").stream("/inference", &ask(20)).await;
+        wait_for("the run on the worker", || theirs.held() == 1).await;
+        theirs.generate(5);
+        let seen = stream.take(7).await;
+        let run = seen[0].data["runId"].as_str().unwrap().to_owned();
+        (site, (run, seen))
+    })
+    .await;
+    worker.generate(5);
+    let theirs = Arc::clone(&worker);
+    let (_folder, ()) = life(folder, store, move |site| async move {
+        let acme = site.client("acme");
+        let mut stream = acme.events(&run, 0).await;
+        assert_eq!(stream.take(7).await, seen);
+        wait_for("the run to be attached", || theirs.attaches() == 1).await;
+        theirs.generate(20);
+        let rest = stream.to_end().await;
+        assert_eq!(
+            rest.iter().map(|e| e.id).collect::<Vec<_>>(),
+            (8..=23).collect::<Vec<_>>()
+        );
+        assert_eq!(rest.last().unwrap().data["usage"]["outputTokens"], 20);
+        site.assert_settled("acme").await;
+        (site, ())
+    })
+    .await;
+    assert_eq!(worker.submits().len(), 1, "nothing was generated again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_whose_worker_is_gone_too_are_queued_again_or_end_with_what_they_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("store"), Engine::default()).unwrap();
+    let worker = FakeWorker::start(folder.path(), "w0", DIGEST, false);
+    worker.max_running(1);
+    let (folder, runs) = life(folder, Arc::clone(&store), move |site| async move {
+        site.wait_served().await;
+        let acme = site.client("acme");
+        let mut runs = vec![acme.post("/inference", &ask(20)).await.run()];
+        wait_for("the run on the worker", || worker.held() == 1).await;
+        worker.generate(5);
+        let mut stream = acme.events(&runs[0], 0).await;
+        stream.take(7).await;
+        for key in ["sent", "queued", "cancelled"] {
+            let mut body = ask(3);
+            body["requestKey"] = json!(key);
+            runs.push(acme.post("/inference", &body).await.run());
+        }
+        (site, (runs, worker))
+    })
+    .await;
+    let (runs, worker) = runs;
+    worker.kill();
+    let path = folder.path().to_owned();
+    let (_folder, ()) = life(folder, store, move |site| async move {
+        let acme = site.client("acme");
+        let cancelled = acme.delete(&format!("/runs/{}", runs[3])).await;
+        assert_eq!(cancelled.status, 202);
+        let row = acme.wait_status(&runs[0], &["interrupted"]).await;
+        assert_eq!(row["outputTokens"], 5, "{row}");
+        acme.wait_status(&runs[3], &["cancelled"]).await;
+        let worker = FakeWorker::start(&path, "w0", DIGEST, true);
+        for run in &runs[1..3] {
+            let row = acme.wait_status(run, &["completed"]).await;
+            assert_eq!(row["outputTokens"], 3, "{row}");
+        }
+        assert_eq!(worker.submits().len(), 2);
+        site.assert_settled("acme").await;
+        (site, ())
+    })
+    .await;
+}
