@@ -14,14 +14,16 @@ mod tests;
 
 pub use kernels::Level;
 
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
 use weir_scheduler::{Batch, SlotId};
 
 use crate::backend::{Backend, BackendError, BackendLimits, Sampled, SamplingParams};
 use crate::config::ModelConfig;
-use crate::sampler::{self, RowPosition, Scratch, TokenCounts};
+use crate::sampler::{self, NotANumber, RowPosition, Scratch, TokenCounts};
 use crate::weights::{TensorFiles, WeightsError};
 use forward::{Buffers, Forward, LOGIT_ROWS_MAX};
-use kernels::{HEAD_DIM_MAX, Kernels, KvCache, KvShape};
+use kernels::{HEAD_DIM_MAX, Kernels, KvCache, KvShape, for_rows};
 use network::Network;
 use pool::Pool;
 
@@ -118,7 +120,10 @@ pub struct CpuBackend {
     cache: KvCache,
     buffers: Buffers,
     slots: Vec<Slot>,
-    scratch: Vec<Scratch>,
+    /// One for each thread.
+    scratch: Vec<Mutex<Scratch>>,
+    /// (logit rows) what the row of a group sampled
+    chosen: Vec<Mutex<Result<Sampled, NotANumber>>>,
     /// Sampling rows of the step: (index in the batch's rows, its last token)
     sampling: Vec<(u32, u32)>,
     limits: BackendLimits,
@@ -163,8 +168,11 @@ impl CpuBackend {
             cache: KvCache::new(kv_shape(config, options, limits.blocks as usize)),
             buffers: Buffers::new(config, tokens, running),
             slots: (0..running).map(|_| Slot::default()).collect(),
-            scratch: (0..pool.thread_count().min(running))
-                .map(|_| Scratch::new(config.vocab_size))
+            scratch: (0..pool.thread_count())
+                .map(|_| Mutex::new(Scratch::new(config.vocab_size)))
+                .collect(),
+            chosen: (0..LOGIT_ROWS_MAX)
+                .map(|_| Mutex::new(Err(NotANumber)))
                 .collect(),
             sampling: Vec::with_capacity(running),
             config: config.clone(),
@@ -308,33 +316,45 @@ impl CpuBackend {
         let (last, count) = self.logit_group(group);
         self.forward().logits(&last[..count]);
         let rows = &self.sampling[group * LOGIT_ROWS_MAX..][..count];
+        let (kernels, slots, scratch, chosen) =
+            (&self.kernels, &self.slots, &self.scratch, &self.chosen);
+        let vocab = self.config.vocab_size;
+        for_rows(
+            &mut self.pool,
+            &mut self.buffers.logits[..count * vocab],
+            vocab,
+            &|at, logits| {
+                let row = &batch.rows[rows[at].0 as usize];
+                let slot = &slots[row.slot.0 as usize];
+                let params = slot.params.as_ref().expect("checked to be open");
+                let position = row.start + row.token_count;
+                let output_len = position.saturating_sub(slot.prompt_len);
+                let place = RowPosition {
+                    position: position.into(),
+                    output_len,
+                };
+                // There is one for each thread, so one is free.
+                let mut free = scratch
+                    .iter()
+                    .cycle()
+                    .find_map(take)
+                    .expect("cycles until found");
+                let result =
+                    sampler::sample(kernels, logits, params, place, &slot.counts, &mut free);
+                *chosen[at].lock().unwrap_or_else(PoisonError::into_inner) = result;
+            },
+        );
         let first = sampled.len();
-        for (at, &(index, _)) in rows.iter().enumerate() {
-            let row = &batch.rows[index as usize];
-            let slot = &self.slots[row.slot.0 as usize];
-            let params = slot.params.as_ref().expect("checked to be open");
-            let position = row.start + row.token_count;
-            let place = RowPosition {
-                position: position.into(),
-                output_len: position.saturating_sub(slot.prompt_len),
-            };
-            let logits = self.buffers.logits_row(at, self.config.vocab_size);
-            let chosen = sampler::sample(
-                &self.kernels,
-                logits,
-                params,
-                place,
-                &slot.counts,
-                &mut self.scratch[0],
-            );
+        for (&(index, _), chosen) in rows.iter().zip(&mut self.chosen) {
+            let chosen = chosen.get_mut().unwrap_or_else(PoisonError::into_inner);
             let broken = |_| BackendError::Device {
                 step: batch.step,
                 what: format!(
                     "logits of sequence {} are not numbers; the weights are broken",
-                    row.sequence.0
+                    batch.rows[index as usize].sequence.0
                 ),
             };
-            sampled.push(chosen.map_err(broken)?);
+            sampled.push(std::mem::replace(chosen, Err(NotANumber)).map_err(broken)?);
         }
         for (&(index, _), sampled) in rows.iter().zip(&sampled[first..]) {
             let slot = &mut self.slots[batch.rows[index as usize].slot.0 as usize];
@@ -378,6 +398,16 @@ impl Backend for CpuBackend {
             self.sample_group(batch, group, sampled)?;
         }
         Ok(())
+    }
+}
+
+/// The lock, unless another thread has it.
+fn take(scratch: &Mutex<Scratch>) -> Option<MutexGuard<'_, Scratch>> {
+    match scratch.try_lock() {
+        Ok(guard) => Some(guard),
+        // What a panic left behind is overwritten by the next use.
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

@@ -1,5 +1,8 @@
 //! The text side of a model: everything but the weights, from its small files alone.
 
+#[cfg(test)]
+mod tests;
+
 use serde_json::{Map, Value as Json};
 
 use crate::config::{CONFIG_FILE, ConfigError, GENERATION_FILE, GenerationConfig, ModelConfig};

@@ -4,6 +4,9 @@
 //! believed. The mapping is shared with the file: whoever can write to the artifact can change what serves, so the artifact must
 //! lie where only the verifier's side can write.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;

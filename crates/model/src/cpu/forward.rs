@@ -32,7 +32,7 @@ pub(super) struct Buffers {
     /// (logit rows, hidden)
     last: Vec<f32>,
     /// (logit rows, vocabulary)
-    logits: Vec<f32>,
+    pub(super) logits: Vec<f32>,
     /// (`head_dim` / 2)
     frequencies: Vec<f32>,
 }
@@ -56,11 +56,6 @@ impl Buffers {
             logits: vec![0.0; rows * config.vocab_size],
             frequencies: config.rope.inverse_frequencies(config.head_dim),
         }
-    }
-
-    /// (vocabulary) one row of the logits computed last
-    pub(super) fn logits_row(&mut self, row: usize, vocab_size: usize) -> &mut [f32] {
-        &mut self.logits[row * vocab_size..][..vocab_size]
     }
 }
 

@@ -2,7 +2,7 @@
 
 use weir_model::backend::{Backend as _, Sampled, SamplingParams};
 use weir_model::cpu::Level;
-use weir_model::{CpuOptions, KvType};
+use weir_model::{CpuBackend, CpuOptions, KvType};
 use weir_scheduler::Batch;
 
 use crate::harness::{Sequence, add_row, generate, greedy, load, options, tokens};
@@ -25,8 +25,11 @@ fn seeded(seed: u64) -> SamplingParams {
     }
 }
 
+/// Token, bits of its log-probability, and the same of the alternatives.
+type Bits = (u32, u32, Vec<(u32, u32)>);
+
 /// Bits, so that equality is equality of every last digit.
-fn bits(sampled: &[Sampled]) -> Vec<(u32, u32, Vec<(u32, u32)>)> {
+fn bits(sampled: &[Sampled]) -> Vec<Bits> {
     let top = |sampled: &Sampled| {
         sampled
             .top
@@ -96,84 +99,76 @@ fn chunks_threads_levels_and_slots_change_nothing() {
     }
 }
 
-/// Eight sequences with other prompts, seeds and parameters start at different steps, mixing decode and prefill rows.
+/// Prompt and parameters of one of eight sequences, all different.
+fn request(slot: u32) -> (Vec<u32>, SamplingParams) {
+    let prompt = PROMPT
+        .iter()
+        .cycle()
+        .skip(slot as usize * 3)
+        .take(9 + slot as usize * 5);
+    let params = if slot.is_multiple_of(3) {
+        greedy()
+    } else {
+        seeded(slot.into())
+    };
+    (prompt.copied().collect(), params)
+}
+
+/// Eight sequences start at different steps, in chunks, so that decode and prefill rows mix.
+fn all_at_once(backend: &mut CpuBackend, count: usize) -> Vec<Vec<Sampled>> {
+    let mut sequences: Vec<Sequence> = (0..8)
+        .map(|slot| Sequence::new(slot, &request(slot).0))
+        .collect();
+    for sequence in &sequences {
+        backend.open(
+            sequence.slot,
+            &request(sequence.slot.0).1,
+            &sequence.tokens,
+            &[],
+        );
+    }
+    let mut got: Vec<Vec<Sampled>> = vec![Vec::new(); 8];
+    for step in 1u32.. {
+        let mut batch = Batch {
+            step: step.into(),
+            ..Batch::default()
+        };
+        let mut rows = Vec::new();
+        for slot in (0..8u32).rev().filter(|&slot| step > slot) {
+            let sequence = &mut sequences[slot as usize];
+            let left = u32::try_from(sequence.tokens.len()).unwrap() - sequence.done;
+            if got[slot as usize].len() < count {
+                add_row(&mut batch, sequence, left.min(7));
+                rows.push(slot as usize);
+            }
+        }
+        if rows.is_empty() {
+            break;
+        }
+        let mut sampled = Vec::new();
+        backend.step(&batch, &mut sampled).unwrap();
+        let sampling = rows.iter().zip(&batch.rows).filter(|(_, row)| row.samples);
+        for ((&slot, _), sampled) in sampling.zip(sampled) {
+            sequences[slot].tokens.push(sampled.token);
+            got[slot].push(sampled);
+        }
+    }
+    got
+}
+
 #[test]
 fn neighbours_change_nothing() {
     for name in MODELS {
         let mut backend = load(name, &options());
-        let prompt = |slot: usize| {
-            PROMPT
-                .iter()
-                .cycle()
-                .skip(slot * 3)
-                .take(9 + slot * 5)
-                .copied()
-                .collect::<Vec<u32>>()
-        };
-        let params = |slot: u64| {
-            if slot % 3 == 0 {
-                greedy()
-            } else {
-                seeded(slot)
-            }
-        };
-        let want: Vec<_> = (0..8u32)
-            .map(|slot| {
-                bits(&generate(
-                    &mut backend,
-                    slot,
-                    &prompt(slot as usize),
-                    &params(slot.into()),
-                    (&[256], 10),
-                ))
-            })
+        let got: Vec<_> = all_at_once(&mut backend, 10)
+            .iter()
+            .map(|row| bits(row))
             .collect();
-        let mut sequences: Vec<Sequence> = (0..8u32)
-            .map(|slot| Sequence::new(slot, &prompt(slot as usize)))
-            .collect();
-        let mut got: Vec<Vec<Sampled>> = vec![Vec::new(); 8];
-        for sequence in &sequences {
-            backend.open(
-                sequence.slot,
-                &params(sequence.slot.0.into()),
-                &sequence.tokens,
-                &[],
-            );
+        for (slot, got) in (0..8u32).zip(got) {
+            let (prompt, params) = request(slot);
+            let want = generate(&mut backend, slot, &prompt, &params, (&[256], 10));
+            assert_eq!(got, bits(&want), "{name} slot {slot}");
         }
-        for step in 1u32.. {
-            let mut batch = Batch {
-                step: step.into(),
-                ..Batch::default()
-            };
-            let mut rows = Vec::new();
-            for slot in (0..8usize)
-                .rev()
-                .filter(|slot| step > u32::try_from(*slot).unwrap())
-            {
-                let sequence = &mut sequences[slot];
-                let left = u32::try_from(sequence.tokens.len()).unwrap() - sequence.done;
-                if got[slot].len() < 10 {
-                    add_row(&mut batch, sequence, left.min(7));
-                    rows.push(slot);
-                }
-            }
-            if rows.is_empty() {
-                break;
-            }
-            let mut sampled = Vec::new();
-            backend.step(&batch, &mut sampled).unwrap();
-            let sampling = rows
-                .iter()
-                .zip(&batch.rows)
-                .filter(|(_, row)| row.samples)
-                .map(|(slot, _)| *slot);
-            for (slot, sampled) in sampling.zip(sampled) {
-                sequences[slot].tokens.push(sampled.token);
-                got[slot].push(sampled);
-            }
-        }
-        let got: Vec<_> = got.iter().map(|sampled| bits(sampled)).collect();
-        assert_eq!(got, want, "{name}");
     }
 }
 
@@ -227,6 +222,8 @@ fn end_tokens_stay_masked_until_the_minimum() {
     assert_eq!(masked[4], after[0], "the fifth token is free again");
 }
 
+type Break = fn(&mut Batch);
+
 #[test]
 fn a_batch_that_breaks_the_contract_is_refused_and_the_backend_goes_on() {
     let mut backend = load("llama-f32", &options());
@@ -240,13 +237,12 @@ fn a_batch_that_breaks_the_contract_is_refused_and_the_backend_goes_on() {
         add_row(&mut batch, &mut sequence, 21);
         batch
     };
-    type Break = fn(&mut Batch);
     let cases: [(&str, Break); 8] = [
         ("token 40 is not in the vocabulary", |batch| {
-            batch.tokens[3] = 40
+            batch.tokens[3] = 40;
         }),
         ("block 4000000000 does not exist", |batch| {
-            batch.blocks[1].0 = 4_000_000_000
+            batch.blocks[1].0 = 4_000_000_000;
         }),
         ("goes past the context", |batch| batch.rows[0].start = 4000),
         ("row 0 does not fit", |batch| batch.rows[0].block_count = 1),
@@ -254,7 +250,7 @@ fn a_batch_that_breaks_the_contract_is_refused_and_the_backend_goes_on() {
         ("row 0 does not fit", |batch| batch.rows[0].token_count = 0),
         ("slot 5 is not open", |batch| batch.rows[0].slot.0 = 5),
         ("rows have 20 tokens", |batch| {
-            batch.rows[0].token_count = 20
+            batch.rows[0].token_count = 20;
         }),
     ];
     backend.open(good().rows[0].slot, &greedy(), &PROMPT, &[]);

@@ -1,4 +1,8 @@
 //! Tests of the crate through its public face.
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests are outside of test functions"
+)]
 
 mod harness;
 mod invariance;

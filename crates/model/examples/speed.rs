@@ -1,0 +1,101 @@
+//! Measures a model directory on the CPU: prefill and decode at several batch sizes, on tokens that mean nothing.
+//! `cargo run --release -p weir-model --example speed -- DIR [THREADS]`. The best of several rounds counts.
+#![expect(clippy::print_stdout, reason = "an example speaks to a person")]
+
+use std::error::Error;
+use std::time::Instant;
+
+use weir_model::backend::{Backend as _, SamplingParams};
+use weir_model::{CpuBackend, CpuOptions, OpenFiles, load_cpu};
+use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
+
+const PROMPT: u32 = 512;
+const ROUNDS: u32 = 8;
+const BLOCK_TOKENS: u32 = 16;
+
+/// `rows` sequences, each with `count` tokens from `start` on.
+fn batch(rows: u32, start: u32, count: u32) -> Batch {
+    let blocks = (start + count).div_ceil(BLOCK_TOKENS);
+    let mut batch = Batch {
+        step: 1,
+        ..Batch::default()
+    };
+    for slot in 0..rows {
+        batch.rows.push(Row {
+            sequence: SequenceId(slot.into()),
+            slot: SlotId(slot),
+            start,
+            token_offset: slot * count,
+            token_count: count,
+            block_offset: slot * blocks,
+            block_count: blocks,
+            samples: true,
+        });
+        batch
+            .tokens
+            .extend((0..count).map(|at| (slot * 31 + at * 7) % 200));
+        batch
+            .blocks
+            .extend((0..blocks).map(|block| BlockId(slot * 64 + block)));
+    }
+    batch
+}
+
+/// Seconds of the fastest round.
+fn best(backend: &mut CpuBackend, batch: &Batch) -> Result<f64, Box<dyn Error>> {
+    let mut sampled = Vec::new();
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        backend.step(batch, &mut sampled)?;
+        best = best.min(begin.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let dir = arguments.next().ok_or("usage: speed DIR [THREADS]")?;
+    let threads = arguments.next().map_or(Ok(0), |threads| threads.parse())?;
+    let files = OpenFiles::from_dir(dir.as_ref())?;
+    let options = CpuOptions {
+        threads,
+        kv_bytes: 2 << 30,
+        block_tokens: BLOCK_TOKENS,
+        max_batch_tokens: PROMPT,
+        ..CpuOptions::default()
+    };
+    let mut backend = load_cpu(&files, &options)?;
+    let params = SamplingParams {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: 1,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        repetition_penalty: 1.0,
+        logprobs: None,
+        masked_until_min: [].into(),
+        min_tokens: 0,
+    };
+    for slot in 0..16 {
+        backend.open(SlotId(slot), &params, &[], &[]);
+    }
+    println!("{:?}", backend.level());
+    let seconds = best(&mut backend, &batch(1, 0, PROMPT))?;
+    println!(
+        "prefill {PROMPT}: {:.1} ms, {:.0} tokens/s",
+        seconds * 1e3,
+        f64::from(PROMPT) / seconds
+    );
+    for rows in [1, 2, 4, 8, 16] {
+        let seconds = best(&mut backend, &batch(rows, 64, 1))?;
+        println!(
+            "decode {rows}: {:.2} ms, {:.0} tokens/s",
+            seconds * 1e3,
+            f64::from(rows) / seconds
+        );
+    }
+    Ok(())
+}
