@@ -5,4 +5,5 @@ pub mod get;
 pub mod key;
 pub mod keygen;
 pub mod sign;
+pub mod up;
 pub mod verify;

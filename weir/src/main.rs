@@ -1,2 +1,50 @@
 //! The one command for people.
-fn main() {}
+
+#![allow(
+    clippy::print_stderr,
+    reason = "a command line says on stderr why it failed"
+)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use weir::cmd::{chat, get, key, keygen, sign, up, verify};
+
+/// Serve signed language models to tenants with budgets, on one machine or on a cluster.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(up::Args),
+    Chat(chat::Args),
+    Get(get::Args),
+    Keygen(keygen::Args),
+    Sign(sign::Args),
+    Verify(verify::Args),
+    Key(key::Args),
+    /// Run one worker. `weir up` starts these itself.
+    #[command(hide = true)]
+    Worker(Box<weir_worker::cli::WorkerArgs>),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Worker(args) => return weir_worker::cli::main(*args),
+        Command::Up(args) => up::run(args),
+        Command::Chat(args) => chat::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Get(args) => get::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Keygen(args) => keygen::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Sign(args) => sign::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Verify(args) => verify::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Key(args) => key::run(args).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

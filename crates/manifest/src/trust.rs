@@ -140,29 +140,18 @@ pub(crate) struct Entry {
     pub(crate) revoked: bool,
 }
 
-impl TrustPolicy {
-    /// Reads a policy from YAML or JSON.
-    ///
-    /// # Errors
-    /// Names the entry and field that is wrong.
-    pub fn from_yaml(text: &str) -> Result<Self, PolicyError> {
-        // An empty document is an empty policy, which trusts nobody.
-        let spec: Option<TrustPolicySpec> =
-            serde_yaml::from_str(text).map_err(PolicyError::Shape)?;
-        Self::new(spec.unwrap_or_default())
-    }
-
+impl TrustPolicySpec {
     /// Reads the `data` of the `ConfigMap` named `weir-trust`: `policy.yaml` with a whole policy, or `keys` and `roots` with one list each;
-    /// lists of several entries add up.
+    /// lists of several entries add up. Keys are not read yet: [`TrustPolicy::new`] does.
     ///
     /// # Errors
     /// Names the entry and field that is wrong.
     pub fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, PolicyError> {
-        let mut whole = TrustPolicySpec::default();
+        let mut whole = Self::default();
         for (key, text) in data {
             match key.as_str() {
                 "policy.yaml" => {
-                    let spec: Option<TrustPolicySpec> =
+                    let spec: Option<Self> =
                         serde_yaml::from_str(text).map_err(PolicyError::Shape)?;
                     let spec = spec.unwrap_or_default();
                     whole.keys.extend(spec.keys);
@@ -177,7 +166,28 @@ impl TrustPolicy {
                 other => return Err(PolicyError::UnknownData(other.to_owned())),
             }
         }
-        Self::new(whole)
+        Ok(whole)
+    }
+}
+
+impl TrustPolicy {
+    /// Reads a policy from YAML or JSON.
+    ///
+    /// # Errors
+    /// Names the entry and field that is wrong.
+    pub fn from_yaml(text: &str) -> Result<Self, PolicyError> {
+        // An empty document is an empty policy, which trusts nobody.
+        let spec: Option<TrustPolicySpec> =
+            serde_yaml::from_str(text).map_err(PolicyError::Shape)?;
+        Self::new(spec.unwrap_or_default())
+    }
+
+    /// Reads the `data` of the `ConfigMap` named `weir-trust`, as [`TrustPolicySpec::from_config_map`] does.
+    ///
+    /// # Errors
+    /// Names the entry and field that is wrong.
+    pub fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, PolicyError> {
+        Self::new(TrustPolicySpec::from_config_map(data)?)
     }
 
     /// Checks a policy and reads its keys.

@@ -64,6 +64,17 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// All kinds' tables, without the wide columns.
+pub fn tables(objects: &[Value]) -> String {
+    let args = Args {
+        kinds: None,
+        name: None,
+        output: None,
+        admin: String::new(),
+    };
+    render(&args, objects, jiff::Timestamp::now().as_second()).unwrap_or_default()
+}
+
 fn render(args: &Args, objects: &[Value], now_s: i64) -> Result<String> {
     let kinds = wanted_kinds(args.kinds.as_deref())?;
     let mut found: Vec<(&KindInfo, Vec<&Value>)> = Vec::new();

@@ -70,6 +70,10 @@ fn place_model(known: &Known, model: &str, placement: &mut Placement) {
         .serving
         .get(model)
         .filter(|now| !is_retired(known, &now.name));
+    // A serving version that lost its verification (a revoked key, files changed on disk) serves on from memory: a person decides.
+    let target = target.filter(|target| {
+        serving.is_none_or(|now| target.version >= now.version || !keeps(known, now))
+    });
     let next = match (serving, target) {
         (Some(now), Some(target)) if target.name != now.name => {
             placement.with_workers.insert(target.name.clone());
@@ -88,6 +92,11 @@ fn place_model(known: &Known, model: &str, placement: &mut Placement) {
     }
     placement.with_workers.insert(next.name.clone());
     placement.serving.insert(model.to_owned(), next.clone());
+}
+
+/// Whether the serving version may stay although a lower one could take over.
+fn keeps(known: &Known, now: &Candidate) -> bool {
+    known.existing.get(&now.name) == Some(&Stage::Production) && !known.refused.contains(&now.name)
 }
 
 fn is_retired(known: &Known, name: &str) -> bool {
@@ -180,6 +189,12 @@ mod tests {
                 want_serving: Some("m-v1"),
                 want_workers: &["m-v1"],
                 ..case("and then goes")
+            },
+            Case {
+                candidates: vec![version(1, Production)],
+                serving: Some(2),
+                ready: &["m-v1"],
+                ..case("one that lost its verification serves on")
             },
             Case {
                 candidates: vec![],

@@ -1,0 +1,170 @@
+//! `weir up`: everything on one machine.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use arc_swap::ArcSwap;
+use clap::Parser;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir_gateway::{Gateway, Snapshot};
+use weir_store::Engine;
+use weir_telemetry::admin::{Admin, Page};
+use weir_telemetry::logging::{self, LogFormat};
+use weir_telemetry::shutdown::{Ending, run_until_signal};
+use weir_telemetry::{Metrics, Readiness};
+
+use crate::up::report::{Format, Report};
+use crate::up::serve::Serving;
+use crate::up::workers::Workers;
+
+/// Serve the models of a directory of manifests on this machine, without a cluster.
+///
+/// Reads every YAML file in DIR (ModelVersion, GpuPool, TenantQuota, Secret, ConfigMap "weir-trust"), verifies signatures, starts
+/// workers, and serves HTTP. Changes of the files come into force while it runs; what is wrong with them is said and changes nothing
+/// that serves.
+#[derive(Debug, Parser)]
+pub struct Args {
+    /// Directory of manifests.
+    dir: PathBuf,
+    /// Where to serve HTTP.
+    #[arg(long, env = "WEIR_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Where to serve health, metrics and `/objects`.
+    #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:9090")]
+    admin: SocketAddr,
+    /// Where to keep runs, events and budgets.
+    #[arg(long, env = "WEIR_DATA", default_value = ".weir")]
+    data: PathBuf,
+    /// Store engine: redb or sled.
+    #[arg(long, env = "WEIR_STORE", default_value_t = default_engine())]
+    store: String,
+    /// Print one JSON object a line instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that streams and runs get to finish after SIGINT or SIGTERM.
+    #[arg(long, default_value_t = 30)]
+    drain_s: u64,
+    /// Format of the log on stderr: text or json.
+    #[arg(long, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+fn default_engine() -> String {
+    Engine::default().as_str().to_owned()
+}
+
+/// Beyond the drain: time to stop workers and close the store.
+const AFTER_DRAIN: Duration = Duration::from_secs(15);
+
+/// Runs the command.
+///
+/// # Errors
+/// The directory, an address or the store cannot be used.
+pub fn run(args: Args) -> Result<ExitCode> {
+    logging::init(args.log_format).context("cannot write the log")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let deadline = Duration::from_secs(args.drain_s) + AFTER_DRAIN;
+    let ending = runtime.block_on(run_until_signal(deadline, |stop| serve(args, stop)))?;
+    let code = match ending {
+        Ending::Finished(result) => result.map(|()| ExitCode::SUCCESS),
+        Ending::DeadlinePassed => bail!("what was running did not end in time"),
+        Ending::Forced => Ok(ExitCode::FAILURE),
+    };
+    runtime.shutdown_background();
+    code
+}
+
+async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
+    if !args.dir.is_dir() {
+        bail!(
+            "{} is not a directory; name one that holds manifests, such as examples/quickstart",
+            args.dir.display()
+        );
+    }
+    let (listener, listen) = bind(args.listen, "--listen").await?;
+    let (admin_listener, admin) = bind(args.admin, "--admin").await?;
+    let engine: Engine = args.store.parse().map_err(anyhow::Error::msg)?;
+    let path = args.data.join("store");
+    let store = tokio::task::spawn_blocking(move || weir_store::open(&path, engine)).await??;
+    let (metrics, readiness) = (Metrics::new(), Readiness::new());
+    let gateway = Gateway::start(
+        weir_gateway::Config::default(),
+        Arc::clone(&store),
+        &metrics,
+        Snapshot::default(),
+    )
+    .await?;
+    let page = Arc::new(ArcSwap::from_pointee("[]".to_owned()));
+    let shown = Arc::clone(&page);
+    let pages = BTreeMap::from([(
+        "/objects",
+        Page(Arc::new(move || shown.load().as_ref().clone())),
+    )]);
+    let ended = CancellationToken::new();
+    tokio::spawn(
+        Admin {
+            readiness: readiness.clone(),
+            metrics,
+            pages,
+        }
+        .serve(admin_listener, ended.clone()),
+    );
+
+    let drain = Duration::from_secs(args.drain_s);
+    let (sender, changed) = mpsc::channel(1);
+    let format = if args.json {
+        Format::Json
+    } else {
+        Format::Text
+    };
+    let serving = Serving {
+        dir: args.dir,
+        directory: Default::default(),
+        catalog: Default::default(),
+        verifier: Default::default(),
+        verdicts: Default::default(),
+        placed: Default::default(),
+        placement: Default::default(),
+        refused: Default::default(),
+        workers: Workers::new(&args.data, drain, sender)
+            .context("cannot use the data directory")?,
+        gateway: gateway.clone(),
+        store: Arc::clone(&store),
+        report: Report::new(
+            format,
+            listen.to_string(),
+            admin.to_string(),
+            page,
+            readiness.clone(),
+        ),
+        deaths: Default::default(),
+    };
+    let requests = gateway.serve(listener, stop.clone(), drain);
+    let (serving, ()) = tokio::join!(serving.run(changed, stop.clone()), requests);
+    readiness.set_not_ready("weir", "shutting down");
+    let left = gateway.drain(drain).await;
+    if left > 0 {
+        tracing::warn!(runs = left, "runs were left at the drain's deadline");
+    }
+    serving.workers.stop().await;
+    store.close(AFTER_DRAIN).await?;
+    ended.cancel();
+    Ok(())
+}
+
+async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address}; name another address with {option}")
+    })?;
+    let bound = listener.local_addr()?;
+    Ok((listener, bound))
+}

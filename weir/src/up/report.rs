@@ -1,0 +1,177 @@
+//! What people and programs are told while `weir up` runs: problems, progress, what serves. Only changes are said.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use serde_json::{Value, json};
+use weir_telemetry::Readiness;
+
+use super::problem::Problem;
+use super::status::History;
+use super::supervisor::WorkerState;
+
+/// How lines are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What was said last.
+pub struct Report {
+    format: Format,
+    started: Instant,
+    listen: String,
+    admin: String,
+    /// Since when conditions hold.
+    pub history: History,
+    page: Arc<ArcSwap<String>>,
+    readiness: Readiness,
+    objects: Vec<Value>,
+    problems: Vec<Problem>,
+    progress: BTreeMap<String, WorkerState>,
+    serving: BTreeMap<String, u32>,
+    was_ready: bool,
+}
+
+impl Report {
+    /// Nothing said yet. `page` is what the admin port shows under `/objects`.
+    pub fn new(
+        format: Format,
+        listen: String,
+        admin: String,
+        page: Arc<ArcSwap<String>>,
+        readiness: Readiness,
+    ) -> Self {
+        Self {
+            format,
+            started: Instant::now(),
+            listen,
+            admin,
+            history: History::default(),
+            page,
+            readiness,
+            objects: Vec::new(),
+            problems: Vec::new(),
+            progress: BTreeMap::new(),
+            serving: BTreeMap::new(),
+            was_ready: false,
+        }
+    }
+
+    /// All objects with their status.
+    pub fn objects(&mut self, objects: Vec<Value>) {
+        if objects != self.objects {
+            self.page
+                .store(Arc::new(Value::Array(objects.clone()).to_string()));
+            self.objects = objects;
+        }
+    }
+
+    /// Everything that is wrong now.
+    pub fn problems(&mut self, mut problems: Vec<Problem>) {
+        problems.sort();
+        problems.dedup();
+        for problem in problems
+            .iter()
+            .filter(|problem| !self.problems.contains(problem))
+        {
+            self.say(
+                &format!("problem: {problem}"),
+                json!({"event": "problem", "text": problem.to_string(), "problem": problem}),
+            );
+        }
+        if problems.is_empty() && !self.problems.is_empty() {
+            self.say(
+                "the problems are solved",
+                json!({"event": "problemsSolved"}),
+            );
+        }
+        self.problems = problems;
+    }
+
+    /// How the workers of each version are.
+    pub fn progress<'a>(&mut self, states: impl Iterator<Item = (&'a str, WorkerState)>) {
+        let states: BTreeMap<String, WorkerState> = states
+            .map(|(name, state)| (name.to_owned(), state))
+            .collect();
+        for (name, state) in &states {
+            if self.progress.get(name) == Some(state) {
+                continue;
+            }
+            match state {
+                WorkerState::Starting { progress } => {
+                    self.say(&format!("{name}: {progress}"), json!({"event": "loading", "version": name, "message": progress}));
+                }
+                WorkerState::Backoff { reason, crashes } => self.say(
+                    &format!("{name}: its worker ended ({reason}); starting it again, crash {crashes}"),
+                    json!({"event": "workerEnded", "version": name, "reason": reason, "crashes": crashes}),
+                ),
+                WorkerState::Refused { reason, message } => self.say(
+                    &format!("{name}: {reason}: {message}"),
+                    json!({"event": "refused", "version": name, "reason": reason, "message": message}),
+                ),
+                WorkerState::Up | WorkerState::Stopped => {}
+            }
+        }
+        self.progress = states;
+    }
+
+    /// Versions for which a request would succeed, by model.
+    pub fn serving(&mut self, serving: BTreeMap<String, u32>) {
+        if self.was_ready {
+            for (model, version) in serving
+                .iter()
+                .filter(|(model, version)| self.serving.get(*model) != Some(version))
+            {
+                self.say(
+                    &format!("{model} is served by version {version}"),
+                    json!({"event": "serving", "model": model, "version": version}),
+                );
+            }
+        }
+        self.serving = serving;
+    }
+
+    /// Whether every model that is to be served is.
+    pub fn readiness(&mut self, is_ready: bool) {
+        if is_ready {
+            self.readiness.set_ready("models");
+        } else {
+            self.readiness
+                .set_not_ready("models", "not every model has a worker that takes runs");
+        }
+        if is_ready && !self.was_ready {
+            self.was_ready = true;
+            self.say_ready();
+        }
+    }
+
+    fn say_ready(&self) {
+        let after_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if self.format == Format::Text {
+            println!("\n{}", crate::cmd::get::tables(&self.objects));
+        }
+        self.say(
+            &format!(
+                "ready http://{} (health and metrics on http://{}) after {:.1} s",
+                self.listen,
+                self.admin,
+                self.started.elapsed().as_secs_f64()
+            ),
+            json!({"event": "ready", "listen": self.listen, "admin": self.admin, "afterMs": after_ms,
+                "serving": self.serving, "objects": self.objects}),
+        );
+    }
+
+    fn say(&self, text: &str, value: Value) {
+        match self.format {
+            Format::Text => println!("{text}"),
+            Format::Json => println!("{value}"),
+        }
+    }
+}

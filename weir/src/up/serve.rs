@@ -1,0 +1,335 @@
+//! The loop of `weir up`: look at the files, decide, act, say what changed. Nothing in it blocks for long.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir_api::ModelVersion;
+use weir_api::model_version::Stage;
+use weir_gateway::{Gateway, Snapshot};
+use weir_manifest::TrustPolicySpec;
+use weir_store::Store;
+
+use super::catalog::{Catalog, Entry};
+use super::files::Directory;
+use super::placement::{Candidate, Known, Placement, place};
+use super::problem::Problem;
+use super::report::Report;
+use super::snapshot;
+use super::supervisor::WorkerState;
+use super::verify::{Verdict, Verified, Verifier};
+use super::workers::Workers;
+
+/// How often the files are looked at. Saving a file and seeing it in force should feel immediate; listing a directory costs microseconds.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A version that serves or may serve, kept after its object is gone for as long as it serves.
+#[derive(Clone)]
+pub struct Placed {
+    /// As last written.
+    pub entry: Entry<ModelVersion>,
+    /// As verified.
+    pub verified: Verified,
+}
+
+/// What the loop holds.
+pub struct Serving {
+    /// Where the YAML files are.
+    pub dir: PathBuf,
+    /// The files.
+    pub directory: Directory,
+    /// The objects in force.
+    pub catalog: Catalog,
+    /// Verdicts on versions.
+    pub verifier: Verifier,
+    /// The newest verdicts, by version.
+    pub verdicts: BTreeMap<String, Verdict>,
+    /// What has workers.
+    pub placed: BTreeMap<String, Placed>,
+    /// What serves.
+    pub placement: Placement,
+    /// Versions whose workers refused them, and at which generation.
+    pub refused: BTreeMap<String, i64>,
+    /// The processes.
+    pub workers: Workers,
+    /// What clients talk to.
+    pub gateway: Gateway,
+    /// What the gateway stands on.
+    pub store: Arc<dyn Store>,
+    /// What people are told.
+    pub report: Report,
+    /// Crashes of each worker that the gateway was told of.
+    pub deaths: BTreeMap<String, u32>,
+}
+
+impl Serving {
+    /// Runs until `stop`; then the workers are still there, for the caller to stop.
+    pub async fn run(mut self, mut changed: mpsc::Receiver<()>, stop: CancellationToken) -> Self {
+        loop {
+            self.step().await;
+            tokio::select! {
+                () = stop.cancelled() => return self,
+                _ = changed.recv() => {}
+                () = self.gateway.changed() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    /// One look and what follows from it. Idempotent: with nothing new it changes nothing.
+    pub async fn step(&mut self) {
+        let mut problems = self.read();
+        let trust = self.trust(&mut problems);
+        self.verify(&trust).await;
+        self.decide();
+        self.act(&mut problems);
+        if self.placement.serving.is_empty() && problems.is_empty() {
+            let versions = self.catalog.versions.len();
+            problems.push(Problem::in_file(
+                &self.dir,
+                format!("none of its {versions} ModelVersions is to serve: set `stage: Production` on one whose condition Verified is True (`weir get mv -o wide` shows why)"),
+            ));
+        }
+        self.gateway.apply(self.snapshot());
+        self.report_all(problems).await;
+    }
+
+    fn read(&mut self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if let Err(problem) = self.directory.refresh(&self.dir) {
+            problems.push(problem);
+        }
+        problems.extend(self.directory.problems().cloned());
+        problems.extend(
+            self.catalog
+                .update(self.directory.objects(), Timestamp::now()),
+        );
+        problems
+    }
+
+    fn trust(&self, problems: &mut Vec<Problem>) -> TrustPolicySpec {
+        let Some((file, entries)) = &self.catalog.trust else {
+            problems.push(Problem::in_file(
+                &self.dir,
+                "holds no ConfigMap \"weir-trust\", so no signature is trusted: add one with the public keys that may sign",
+            ));
+            return TrustPolicySpec::default();
+        };
+        let spec = TrustPolicySpec::from_config_map(entries)
+            .and_then(|spec| weir_manifest::TrustPolicy::new(spec.clone()).map(|_| spec));
+        spec.unwrap_or_else(|error| {
+            let error = anyhow::Error::from(error);
+            problems.push(Problem::in_file(
+                file,
+                format!("ConfigMap \"weir-trust\": {error:#}"),
+            ));
+            TrustPolicySpec::default()
+        })
+    }
+
+    async fn verify(&mut self, trust: &TrustPolicySpec) {
+        self.verdicts
+            .retain(|name, _| self.catalog.versions.contains_key(name));
+        self.verifier
+            .retain(|name| self.catalog.versions.contains_key(name));
+        for (name, entry) in &self.catalog.versions {
+            let verdict = self.verifier.verdict(entry, trust).await;
+            self.verdicts.insert(name.clone(), verdict);
+        }
+    }
+
+    fn decide(&mut self) {
+        for (_, worker) in self.workers.iter() {
+            let generation = self
+                .catalog
+                .versions
+                .get(&worker.version)
+                .map(|entry| entry.generation);
+            if let (WorkerState::Refused { .. }, Some(generation)) =
+                (&*worker.state.borrow(), generation)
+            {
+                self.refused.insert(worker.version.clone(), generation);
+            }
+        }
+        let versions = &self.catalog.versions;
+        self.refused.retain(|name, generation| {
+            versions
+                .get(name)
+                .is_some_and(|entry| entry.generation == *generation)
+        });
+        let is_candidate = |name: &str, entry: &Entry<ModelVersion>| {
+            self.verdicts.get(name).is_some_and(Result::is_ok)
+                && self.catalog.pools.contains_key(&entry.valid.pool)
+        };
+        let candidates = versions
+            .iter()
+            .filter(|(name, entry)| is_candidate(name, entry));
+        let known = Known {
+            candidates: candidates.map(|(_, entry)| candidate(entry)).collect(),
+            ready: self.ready(),
+            refused: self.refused.keys().cloned().collect(),
+            serving: self.placement.serving.clone(),
+            existing: versions
+                .iter()
+                .map(|(name, entry)| (name.clone(), entry.valid.stage))
+                .collect(),
+        };
+        self.placement = place(&known);
+    }
+
+    /// Versions for which a request would find a worker.
+    fn ready(&self) -> BTreeSet<String> {
+        let is_served = |placed: &Placed| {
+            self.gateway
+                .is_served(&placed.entry.valid.pool, &placed.verified.digest)
+        };
+        self.placed
+            .iter()
+            .filter(|(_, placed)| is_served(placed))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    fn act(&mut self, problems: &mut Vec<Problem>) {
+        for name in &self.placement.with_workers {
+            if let (Some(entry), Some(Ok(verified))) =
+                (self.catalog.versions.get(name), self.verdicts.get(name))
+            {
+                self.placed.insert(
+                    name.clone(),
+                    Placed {
+                        entry: entry.clone(),
+                        verified: verified.clone(),
+                    },
+                );
+            }
+        }
+        self.placed
+            .retain(|name, _| self.placement.with_workers.contains(name));
+        let mut wanted = BTreeSet::new();
+        for (name, placed) in &self.placed {
+            let Some(pool) = self.catalog.pools.get(&placed.entry.valid.pool) else {
+                // Its pool's object is gone; what runs goes on.
+                wanted.extend(names_of(&self.workers, name));
+                continue;
+            };
+            match self.workers.ensure(name, &placed.verified, &pool.valid) {
+                Ok(names) => {
+                    // Changed limits mean new processes: the old ones go when the new ones serve.
+                    if !names.iter().all(|name| self.is_connected(name)) {
+                        wanted.extend(names_of(&self.workers, name));
+                    }
+                    wanted.extend(names);
+                }
+                Err(error) => problems.push(
+                    placed
+                        .entry
+                        .source
+                        .problem("", format!("cannot start its workers: {error}")),
+                ),
+            }
+        }
+        self.workers.retain(&wanted);
+        self.tell_deaths();
+    }
+
+    fn is_connected(&self, worker: &str) -> bool {
+        self.gateway
+            .workers()
+            .iter()
+            .any(|view| view.name == worker && view.connected)
+    }
+
+    /// Runs of a dead process need not wait for it.
+    fn tell_deaths(&mut self) {
+        let mut deaths = BTreeMap::new();
+        for (name, worker) in self.workers.iter() {
+            let crashes = match &*worker.state.borrow() {
+                WorkerState::Backoff { crashes, .. } => *crashes,
+                WorkerState::Refused { .. } | WorkerState::Stopped => u32::MAX,
+                _ => continue,
+            };
+            if self.deaths.get(name) != Some(&crashes) {
+                self.gateway.worker_died(name);
+            }
+            deaths.insert(name.clone(), crashes);
+        }
+        self.deaths = deaths;
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let versions = self
+            .placed
+            .values()
+            .map(|p| Arc::new(snapshot::served_version(&p.entry.valid, &p.verified)));
+        let serving = self
+            .placement
+            .serving
+            .iter()
+            .map(|(model, c)| (model.clone(), c.version))
+            .collect();
+        let quotas = self.catalog.quotas.values();
+        Snapshot {
+            tenants: quotas
+                .map(|entry| snapshot::tenant(&entry.valid, &self.catalog))
+                .collect(),
+            models: snapshot::routes(versions.collect(), &serving),
+            pools: self
+                .catalog
+                .pools
+                .values()
+                .map(|entry| snapshot::pool(&entry.valid))
+                .collect(),
+            workers: self.workers.endpoints(),
+        }
+    }
+
+    async fn report_all(&mut self, problems: Vec<Problem>) {
+        let ready = self.ready();
+        let objects = super::objects::objects(self, &ready).await;
+        self.report.objects(objects);
+        self.report.problems(problems);
+        self.report.progress(
+            self.workers
+                .iter()
+                .map(|(_, worker)| (worker.version.as_str(), worker.state.borrow().clone())),
+        );
+        let is_ready = |candidate: &Candidate| ready.contains(&candidate.name);
+        let serving = &self.placement.serving;
+        self.report.serving(
+            serving
+                .values()
+                .filter(|c| is_ready(c))
+                .map(|c| (c.model.clone(), c.version))
+                .collect(),
+        );
+        self.report
+            .readiness(!serving.is_empty() && serving.values().all(is_ready));
+    }
+}
+
+fn candidate(entry: &Entry<ModelVersion>) -> Candidate {
+    let valid = &entry.valid;
+    Candidate {
+        name: valid.name.clone(),
+        model: valid.model.clone(),
+        version: valid.version,
+        stage: valid.stage,
+    }
+}
+
+fn names_of<'a>(workers: &'a Workers, version: &'a str) -> impl Iterator<Item = String> + 'a {
+    workers
+        .iter()
+        .filter(move |(_, worker)| worker.version == version)
+        .map(|(name, _)| name.clone())
+}
+
+/// Whether a stage lets a version serve on one machine.
+pub fn serves(stage: Stage) -> bool {
+    stage == Stage::Production
+}

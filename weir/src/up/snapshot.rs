@@ -1,0 +1,143 @@
+//! From the objects in force to what the gateway serves: a pure translation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use weir_api::gpu_pool::Priority;
+use weir_api::{ValidGpuPool, ValidModelVersion, ValidTenantQuota};
+use weir_gateway::{
+    ApiKey, ModelPermission, ModelRoute, Pool, PromptText, SamplingDefaults, ServedVersion, Tenant,
+};
+
+use super::catalog::Catalog;
+use super::verify::Verified;
+
+/// A version that has workers, as the gateway sees it.
+pub fn served_version(valid: &ValidModelVersion, verified: &Verified) -> ServedVersion {
+    let generation = &verified.text.generation;
+    ServedVersion {
+        model: valid.model.clone(),
+        version: valid.version,
+        digest: verified.digest.clone(),
+        pool: valid.pool.clone(),
+        tier: valid.quality_tier.clone(),
+        price: weir_run::Price {
+            prompt_micros_per_token: valid.price.prompt_micros,
+            cached_micros_per_token: valid.price.cached_micros,
+            output_micros_per_token: valid.price.output_micros,
+        },
+        context_tokens: valid
+            .manifest
+            .context_tokens
+            .min(verified.text.context_tokens()),
+        text: Arc::clone(&verified.text) as Arc<dyn PromptText>,
+        fallback: valid.fallback.clone(),
+        defaults: SamplingDefaults {
+            temperature: generation.temperature,
+            top_p: generation.top_p,
+            top_k: generation.top_k,
+            repetition_penalty: generation.repetition_penalty,
+        },
+    }
+}
+
+/// Routes of all models: `serving` says which version is stable.
+pub fn routes(
+    versions: Vec<Arc<ServedVersion>>,
+    serving: &BTreeMap<String, u32>,
+) -> Vec<ModelRoute> {
+    let mut by_model: BTreeMap<String, Vec<Arc<ServedVersion>>> = BTreeMap::new();
+    for version in versions {
+        by_model
+            .entry(version.model.clone())
+            .or_default()
+            .push(version);
+    }
+    let route = |(name, versions): (String, Vec<Arc<ServedVersion>>)| {
+        let stable = *serving.get(&name)?;
+        Some(ModelRoute {
+            name,
+            versions,
+            stable,
+            canary: None,
+        })
+    };
+    by_model.into_iter().filter_map(route).collect()
+}
+
+/// A pool's bounds for the gateway.
+pub fn pool(valid: &ValidGpuPool) -> Pool {
+    let queue = valid.queue.standard;
+    Pool {
+        name: valid.name.clone(),
+        max_queue_depth: queue.max_depth,
+        max_wait_ms: u64::try_from(queue.max_wait.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// A tenant with the hashes of the keys whose Secrets are there.
+pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog) -> Tenant {
+    let keys = valid.keys.iter().filter_map(|key| {
+        Some(ApiKey {
+            name: key.name.clone(),
+            hash: catalog.key_hash(&key.secret, &key.entry)?.to_owned(),
+            not_after_ms: key
+                .not_after
+                .map(|end| u64::try_from(end.as_millisecond()).unwrap_or(0)),
+        })
+    });
+    let permission = |name: &str, model: &weir_api::TenantModel| ModelPermission {
+        name: name.to_owned(),
+        tiers: model.tiers.iter().flatten().cloned().collect(),
+        fallback: model.fallback == weir_api::model_version::Permission::Allowed,
+    };
+    let named = valid
+        .models
+        .iter()
+        .map(|(name, model)| permission(name, model));
+    let models: BTreeSet<&str> = catalog
+        .versions
+        .values()
+        .map(|entry| entry.valid.model.as_str())
+        .collect();
+    let others = models
+        .into_iter()
+        .filter(|name| !valid.models.contains_key(*name));
+    let every = others.filter_map(|name| Some(permission(name, valid.every_model.as_ref()?)));
+    Tenant {
+        name: valid.tenant.clone(),
+        keys: keys.collect(),
+        limits: weir_budget::Limits {
+            windows: valid.windows.iter().map(window).collect(),
+            requests_per_minute: valid.rates.requests_per_minute,
+            tokens_per_minute: valid.rates.tokens_per_minute,
+            concurrent_runs: valid.limits.concurrent_runs,
+            pool_kv_tokens: None,
+        },
+        kv_share_percent: u8::try_from(valid.limits.kv_share_percent)
+            .ok()
+            .filter(|percent| *percent < 100),
+        max_prompt_tokens: valid.limits.max_prompt_tokens,
+        max_output_tokens: valid.limits.max_output_tokens,
+        priority: priority(valid.priority),
+        models: named.chain(every).collect(),
+        trust_scope: valid.trust_scope.clone(),
+        retention_ms: u64::try_from(valid.retain_events.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn window(window: &weir_api::Window) -> weir_budget::WindowLimit {
+    weir_budget::WindowLimit {
+        period_s: window.period.as_secs(),
+        tokens: window.tokens,
+        micros: window.micros,
+    }
+}
+
+fn priority(priority: Priority) -> weir_gateway::Priority {
+    match priority {
+        Priority::Interactive => weir_gateway::Priority::Interactive,
+        Priority::Standard => weir_gateway::Priority::Standard,
+        Priority::Batch => weir_gateway::Priority::Batch,
+    }
+}

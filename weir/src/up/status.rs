@@ -1,0 +1,126 @@
+//! What `weir up` says about each object: the same status fields and conditions as on a cluster.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+use weir_api::Condition;
+
+/// What a condition says, without what follows from its history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// `Ready`, `Verified`, …
+    pub type_: &'static str,
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// One PascalCase word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Verdict {
+    /// A condition that holds or does not.
+    pub fn new(type_: &'static str, holds: bool, reason: &str, message: impl Into<String>) -> Self {
+        let status = if holds { "True" } else { "False" };
+        Self {
+            type_,
+            status,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Since when each condition has had its status, by kind, name and type.
+#[derive(Debug, Default)]
+pub struct History {
+    since: BTreeMap<(String, String, &'static str), (&'static str, Timestamp)>,
+}
+
+impl History {
+    /// Conditions with their transition times: a time changes only when the status does.
+    pub fn conditions(
+        &mut self,
+        kind: &str,
+        name: &str,
+        generation: i64,
+        verdicts: Vec<Verdict>,
+        now: Timestamp,
+    ) -> Vec<Condition> {
+        let stamp = |verdict: Verdict| {
+            let key = (kind.to_owned(), name.to_owned(), verdict.type_);
+            let entry = self.since.entry(key).or_insert((verdict.status, now));
+            if entry.0 != verdict.status {
+                *entry = (verdict.status, now);
+            }
+            Condition {
+                type_: verdict.type_.to_owned(),
+                status: verdict.status.to_owned(),
+                observed_generation: Some(generation),
+                last_transition_time: Time(entry.1),
+                reason: verdict.reason,
+                message: verdict.message,
+            }
+        };
+        verdicts.into_iter().map(stamp).collect()
+    }
+}
+
+/// An object as kubectl would show it: what was written, with generation, age and status.
+pub fn object(
+    written: &Value,
+    generation: i64,
+    created: Timestamp,
+    status: &impl serde::Serialize,
+) -> Value {
+    let mut object = written.clone();
+    object["metadata"]["generation"] = json!(generation);
+    object["metadata"]["creationTimestamp"] = json!(
+        created
+            .round(jiff::Unit::Second)
+            .unwrap_or(created)
+            .to_string()
+    );
+    object["status"] = serde_json::to_value(status).unwrap_or_default();
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transition_time_changes_only_with_the_status() {
+        let mut history = History::default();
+        let mut at = |second: i64, holds: bool, reason: &str| {
+            let now = Timestamp::from_second(second).unwrap();
+            let verdicts = vec![Verdict::new("Ready", holds, reason, "m")];
+            history
+                .conditions("GpuPool", "p", 3, verdicts, now)
+                .pop()
+                .unwrap()
+        };
+        assert_eq!(
+            at(10, false, "Starting").last_transition_time.0.as_second(),
+            10
+        );
+        assert_eq!(
+            at(20, false, "Scaling").last_transition_time.0.as_second(),
+            10
+        );
+        assert_eq!(
+            at(30, true, "Serving").last_transition_time.0.as_second(),
+            30
+        );
+        let last = at(40, true, "Serving");
+        assert_eq!(
+            (
+                last.last_transition_time.0.as_second(),
+                last.observed_generation
+            ),
+            (30, Some(3))
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Versions, verified: what a worker is told to load, and the text side that the gateway needs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use weir_api::{ModelVersion, SignatureSource, ValidModelVersion};
+use weir_manifest::{
+    Digest, FileEntry, Placement, SIGNATURE_FILE, SignatureSource as BundleSource, TrustPolicy,
+    TrustPolicySpec, VerifiedArtifact, VerifyRequest, VersionClaim, open_verified,
+};
+use weir_model::{ModelText, OpenFiles};
+use weir_worker::{LoadPlan, PlanPlacement, PlanSignature};
+
+use super::catalog::Entry;
+
+/// A version that a trusted signer signed and whose text side loads.
+#[derive(Clone)]
+pub struct Verified {
+    /// Manifest digest, `sha256:…`.
+    pub digest: String,
+    /// Who signed.
+    pub signer: String,
+    /// Tokenizer, template and generation defaults.
+    pub text: Arc<ModelText>,
+    /// What a worker is told to load.
+    pub plan: LoadPlan,
+}
+
+/// Why a version may not serve: a condition's reason and message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unverified {
+    /// One PascalCase word.
+    pub reason: String,
+    /// File or key at fault, and the remedy.
+    pub message: String,
+}
+
+/// A verdict on one version.
+pub type Verdict = Result<Verified, Unverified>;
+
+/// Verdicts, kept until the object, the trust policy or the files' sizes and times change.
+#[derive(Default)]
+pub struct Verifier {
+    verdicts: BTreeMap<String, (String, Verdict)>,
+}
+
+impl Verifier {
+    /// The verdict on a version, made now if what it rests on has changed.
+    pub async fn verdict(
+        &mut self,
+        entry: &Entry<ModelVersion>,
+        trust: &TrustPolicySpec,
+    ) -> Verdict {
+        let name = entry.valid.name.clone();
+        let dir = artifact_dir(entry);
+        let basis = basis(entry, dir.as_deref().ok(), trust);
+        if let Some((known, verdict)) = self.verdicts.get(&name)
+            && *known == basis
+        {
+            return verdict.clone();
+        }
+        let verdict = match dir {
+            Err(unverified) => Err(unverified),
+            Ok(dir) => {
+                let (valid, trust) = (entry.valid.clone(), trust.clone());
+                // Hashing takes as long as reading the files: not on a thread that serves.
+                let work = tokio::task::spawn_blocking(move || verify(&valid, dir, trust));
+                work.await
+                    .unwrap_or_else(|error| Err(unverified("VerifierFailed", error.to_string())))
+            }
+        };
+        self.verdicts.insert(name, (basis, verdict.clone()));
+        verdict
+    }
+
+    /// Forgets versions whose objects are gone.
+    pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
+        self.verdicts.retain(|name, _| exists(name));
+    }
+}
+
+fn unverified(reason: &str, message: impl Into<String>) -> Unverified {
+    Unverified {
+        reason: reason.to_owned(),
+        message: message.into(),
+    }
+}
+
+/// The artifact's directory: `file:` URIs are relative to the YAML file they stand in.
+fn artifact_dir(entry: &Entry<ModelVersion>) -> Result<PathBuf, Unverified> {
+    let manifest = &entry.valid.manifest;
+    let Some(path) = manifest.local_path() else {
+        return Err(unverified(
+            "ArtifactUnavailable",
+            format!(
+                "{} is not on this machine; `weir up` reads file: URIs: fetch the artifact and name its directory",
+                manifest.artifact_uri
+            ),
+        ));
+    };
+    let base = entry.source.file.parent().unwrap_or(Path::new("."));
+    let dir = base.join(path);
+    dir.canonicalize().map_err(|error| {
+        unverified(
+            "ArtifactUnavailable",
+            format!(
+                "cannot open the artifact directory {}: {error}",
+                dir.display()
+            ),
+        )
+    })
+}
+
+/// What a verdict rests on. Files are compared by size and time here; their content is what the verdict is about, and a worker
+/// verifies again what it maps.
+fn basis(entry: &Entry<ModelVersion>, dir: Option<&Path>, trust: &TrustPolicySpec) -> String {
+    let mut files: Vec<String> = Vec::new();
+    for found in dir
+        .into_iter()
+        .filter_map(|dir| std::fs::read_dir(dir).ok())
+        .flatten()
+        .flatten()
+    {
+        if let Ok(meta) = found.metadata() {
+            files.push(format!(
+                "{:?} {} {:?}",
+                found.file_name(),
+                meta.len(),
+                meta.modified().ok()
+            ));
+        }
+    }
+    files.sort();
+    let trust = serde_json::to_string(trust).unwrap_or_default();
+    Digest::of(format!("{} {dir:?} {files:?} {trust}", entry.generation).as_bytes()).to_string()
+}
+
+fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Verdict {
+    let policy = TrustPolicy::new(trust.clone())
+        .map_err(|error| unverified("TrustPolicyInvalid", error.to_string()))?;
+    let claim = claim(valid)?;
+    let (bundle, signature) = match &valid.signature {
+        SignatureSource::Bundle(text) => {
+            let bytes =
+                base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text.trim())
+                    .map_err(|error| {
+                        unverified(
+                            "SignatureInvalid",
+                            format!("spec.signature.bundle is not base64: {error}"),
+                        )
+                    })?;
+            (bytes, PlanSignature::Bundle(text.clone()))
+        }
+        SignatureSource::File(name) => (Vec::new(), PlanSignature::File(name.clone())),
+    };
+    let request = VerifyRequest {
+        dir: &dir,
+        signature: match &signature {
+            PlanSignature::Bundle(_) => BundleSource::Inline(&bundle),
+            PlanSignature::File(name) if name.is_empty() => BundleSource::File(SIGNATURE_FILE),
+            PlanSignature::File(name) => BundleSource::File(name),
+        },
+        policy: &policy,
+        now: Timestamp::now(),
+        // Nothing is served from here but the text side, which is read at once.
+        placement: Placement::ReadOnlyVolume,
+        progress: None,
+    };
+    let artifact = open_verified(&request, &claim)
+        .map_err(|error| unverified(error.reason(), error.condition_message()))?;
+    let text = text_of(&artifact)?;
+    let digest = artifact.manifest_digest;
+    Ok(Verified {
+        digest: digest.to_string(),
+        signer: artifact.signer.id.clone(),
+        text: Arc::new(text),
+        plan: LoadPlan {
+            dir,
+            digest,
+            claim,
+            signature,
+            trust,
+            placement: PlanPlacement::SealedCopy,
+        },
+    })
+}
+
+fn claim(valid: &ValidModelVersion) -> Result<VersionClaim, Unverified> {
+    let manifest = &valid.manifest;
+    let mut files = Vec::with_capacity(manifest.files.len());
+    for file in &manifest.files {
+        let path = file
+            .path
+            .parse()
+            .map_err(|error| unverified("PathInvalid", format!("{}: {error}", file.path)))?;
+        files.push(FileEntry {
+            path,
+            sha256: Digest::from_bytes(file.sha256),
+            size: file.size,
+        });
+    }
+    Ok(VersionClaim {
+        model: valid.model.clone(),
+        version: valid.version,
+        files,
+        architecture: manifest.architecture.clone(),
+        precision: manifest.precision.as_str().to_owned(),
+        context_tokens: manifest.context_tokens,
+        request_schema: manifest.request_schema,
+        adapter_of: manifest
+            .adapter_of
+            .as_deref()
+            .and_then(|digest| digest.parse().ok()),
+    })
+}
+
+/// Everything but the weights, from the files that were verified.
+fn text_of(artifact: &VerifiedArtifact) -> Result<ModelText, Unverified> {
+    let mut files = Vec::new();
+    for (path, file) in artifact.files() {
+        let file = file
+            .file()
+            .try_clone()
+            .map_err(|error| unverified("FileUnreadable", format!("{}: {error}", path.as_str())))?;
+        files.push((path.as_str().to_owned(), file));
+    }
+    ModelText::from_files(&OpenFiles::new(files)).map_err(|error| {
+        let error = anyhow::Error::from(error);
+        unverified(
+            weir_api::model_version::reasons::UNSUPPORTED_MODEL,
+            format!("{error:#}"),
+        )
+    })
+}

@@ -1,0 +1,230 @@
+//! The worker processes of all versions: which there are, how they are started, and how they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use weir_api::ValidGpuPool;
+use weir_gateway::{WorkerAddress, WorkerEndpoint};
+use weir_manifest::Digest;
+
+use super::supervisor::{WorkerSpec, WorkerState, supervise};
+use super::verify::Verified;
+
+/// A Unix socket's address holds 107 bytes and a zero.
+const SOCKET_PATH_BYTES: usize = 107;
+/// Workers outlive a killed `weir up` by this long, so that the next one finds their runs alive.
+const ORPHAN_GRACE_S: u64 = 30;
+
+/// One worker process under supervision.
+pub struct Worker {
+    /// The version's object.
+    pub version: String,
+    /// Its pool.
+    pub pool: String,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// How it is.
+    pub state: watch::Receiver<WorkerState>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// All of them, by name.
+pub struct Workers {
+    workers: BTreeMap<String, Worker>,
+    /// Footprints, plans and sockets.
+    folder: PathBuf,
+    /// Shorter than `folder` where that is too long for a socket.
+    sockets: PathBuf,
+    /// Told whenever one changed.
+    changed: mpsc::Sender<()>,
+    drain: Duration,
+}
+
+impl Workers {
+    /// Makes the folders under `data`.
+    ///
+    /// # Errors
+    /// A folder cannot be made.
+    pub fn new(data: &Path, drain: Duration, changed: mpsc::Sender<()>) -> io::Result<Self> {
+        let folder = data.join("workers");
+        fs::create_dir_all(&folder)?;
+        let folder = folder.canonicalize()?;
+        let longest_name = 24;
+        let sockets = if folder.as_os_str().len() + longest_name <= SOCKET_PATH_BYTES {
+            folder.clone()
+        } else {
+            let short = Digest::of(folder.as_os_str().as_encoded_bytes()).to_hex();
+            let short = std::env::temp_dir().join(format!("weir-{}", &short[..16]));
+            // Nobody else may put a socket there.
+            match fs::DirBuilder::new().mode(0o700).create(&short) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => short,
+            }
+        };
+        Ok(Self {
+            workers: BTreeMap::new(),
+            folder,
+            sockets,
+            changed,
+            drain,
+        })
+    }
+
+    /// Starts the workers of a version that are not there yet; the names of all it should have.
+    ///
+    /// # Errors
+    /// Its load plan cannot be written.
+    pub fn ensure(
+        &mut self,
+        version: &str,
+        verified: &Verified,
+        pool: &ValidGpuPool,
+    ) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for replica in 0..pool.min_replicas.max(1) {
+            let (name, spec) = self.spec(version, verified, pool, replica)?;
+            if !self.workers.contains_key(&name) {
+                self.start(version, pool, name.clone(), spec);
+            }
+            names.push(name);
+        }
+        Ok(names)
+    }
+
+    /// Stops every worker that is not in `wanted`. They drain in the background.
+    pub fn retain(&mut self, wanted: &BTreeSet<String>) {
+        for (_, worker) in self
+            .workers
+            .iter()
+            .filter(|(name, _)| !wanted.contains(*name))
+        {
+            worker.stop.cancel();
+        }
+        self.workers
+            .retain(|name, worker| wanted.contains(name) || !worker.task.is_finished());
+    }
+
+    /// All, by name; those that drain too.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Worker)> {
+        self.workers.iter()
+    }
+
+    /// What the gateway connects to.
+    pub fn endpoints(&self) -> Vec<WorkerEndpoint> {
+        let endpoint = |(name, worker): (&String, &Worker)| WorkerEndpoint {
+            name: name.clone(),
+            pool: worker.pool.clone(),
+            address: WorkerAddress::Unix(worker.socket.clone()),
+        };
+        self.workers.iter().map(endpoint).collect()
+    }
+
+    /// Stops all and waits for their end.
+    pub async fn stop(self) {
+        for worker in self.workers.values() {
+            worker.stop.cancel();
+        }
+        for (_, worker) in self.workers {
+            // A task that panicked has no worker left to wait for.
+            let _ = worker.task.await;
+        }
+    }
+
+    fn spec(
+        &self,
+        version: &str,
+        verified: &Verified,
+        pool: &ValidGpuPool,
+        replica: u32,
+    ) -> io::Result<(String, WorkerSpec)> {
+        let engine = &pool.engine;
+        let mut arguments: Vec<String> = vec!["worker".to_owned()];
+        let mut option = |name: &str, value: String| arguments.extend([format!("--{name}"), value]);
+        option("max-running", engine.max_running.to_string());
+        option("max-batch-tokens", engine.max_batch_tokens.to_string());
+        option("kv-bytes", engine.kv_bytes.to_string());
+        option("block-tokens", engine.block_tokens.to_string());
+        option("orphan-grace-s", ORPHAN_GRACE_S.to_string());
+        option("drain-s", self.drain.as_secs().to_string());
+        // Trust is not part of what a running worker is: an edited policy must not restart what serves.
+        let identity = format!(
+            "{arguments:?} {} {}",
+            verified.digest,
+            verified.plan.dir.display()
+        );
+        let hash = Digest::of(identity.as_bytes()).to_hex();
+        let name = format!("{}/{version}/{replica}/{}", pool.name, &hash[..8]);
+        let short = &Digest::of(name.as_bytes()).to_hex()[..12];
+        let plan = self.folder.join(format!("{short}.plan"));
+        write_if_changed(&plan, &serde_json::to_vec(&verified.plan)?)?;
+        let socket = self.sockets.join(format!("{short}.sock"));
+        arguments.extend(["--name", &name, "--load-plan"].map(str::to_owned));
+        arguments.push(plan.display().to_string());
+        arguments.extend(["--listen".to_owned(), format!("unix:{}", socket.display())]);
+        let footprint = self.folder.join(format!("{short}.json"));
+        let program = std::env::current_exe()?;
+        Ok((
+            name.clone(),
+            WorkerSpec {
+                name,
+                program,
+                arguments,
+                hash,
+                footprint,
+            },
+        ))
+    }
+
+    fn start(&mut self, version: &str, pool: &ValidGpuPool, name: String, spec: WorkerSpec) {
+        let (sender, state) = watch::channel(WorkerState::Starting {
+            progress: "starting".to_owned(),
+        });
+        let stop = CancellationToken::new();
+        let socket = spec.footprint.with_extension("sock");
+        let socket = self
+            .sockets
+            .join(socket.file_name().expect("a footprint has a name"));
+        let changed = self.changed.clone();
+        let mut seen = state.clone();
+        tokio::spawn(async move {
+            while seen.changed().await.is_ok() {
+                // A full channel already holds the news.
+                let _ = changed.try_send(());
+            }
+            let _ = changed.try_send(());
+        });
+        let task = tokio::spawn(supervise(
+            spec,
+            sender,
+            stop.clone(),
+            self.drain + Duration::from_secs(5),
+        ));
+        let worker = Worker {
+            version: version.to_owned(),
+            pool: pool.name.clone(),
+            socket,
+            state,
+            stop,
+            task,
+        };
+        self.workers.insert(name, worker);
+    }
+}
+
+/// A reader sees the old content or the new, never a part.
+fn write_if_changed(path: &Path, content: &[u8]) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == content) {
+        return Ok(());
+    }
+    let partial = path.with_extension("partial");
+    fs::write(&partial, content)?;
+    fs::rename(partial, path)
+}
