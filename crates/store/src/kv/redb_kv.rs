@@ -118,3 +118,48 @@ fn storage(error: &StorageError) -> KvError {
         other => KvError::Io(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_commit_that_meets_a_full_disk_says_so_and_the_file_opens_again_with_what_was_committed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=16m", "weir-test"])
+            .arg(folder.path())
+            .status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            println!("skipped: mounting a tmpfs needs root");
+            return;
+        }
+        let path = folder.path().join("weir.redb");
+        let ballast = folder.path().join("ballast");
+        std::fs::write(&ballast, vec![0; 4 << 20]).unwrap();
+        let batch = |value: &[u8]| Batch::from([(b"key".to_vec(), Some(value.to_vec()))]);
+        let kv = RedbKv::open(&path).unwrap();
+        kv.commit(&batch(b"small")).unwrap();
+        let error = kv.commit(&batch(&vec![1; 20 << 20])).unwrap_err();
+        drop(kv);
+        // What the failed commit wrote still fills the file: space has to come from elsewhere.
+        std::fs::remove_file(&ballast).unwrap();
+        let reopened = RedbKv::open(&path);
+        let value = reopened
+            .as_ref()
+            .map(|kv| kv.view().unwrap().get(b"key").unwrap());
+        let found = value.map_err(ToString::to_string);
+        let again = reopened
+            .as_ref()
+            .map(|kv| kv.commit(&batch(b"other")).is_ok());
+        let again = again.unwrap_or(false);
+        drop(reopened);
+        let unmounted = Command::new("umount").arg("-l").arg(folder.path()).status();
+        assert!(unmounted.unwrap().success());
+        assert!(matches!(error, KvError::Full), "{error}");
+        assert_eq!(found, Ok(Some(b"small".to_vec())));
+        assert!(again, "the reopened file takes commits");
+    }
+}

@@ -2,7 +2,11 @@
 //!
 //! sled shows a batch to readers before it is synced. Reads here wait for the sync in progress instead, because nothing may be seen that a
 //! power cut could take back.
+//!
+//! On Linux sled's own flush is `sync_file_range`, which promises nothing about the file's length or the device's cache, and large values
+//! go to files of their own that it does not sync at all. So a commit here syncs the file itself, and the file system when a value is large.
 
+use std::fs::File;
 use std::path::Path;
 
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -16,7 +20,12 @@ pub(crate) struct SledKv {
     database: sled::Db,
     /// Held for writing from the moment a batch becomes visible until it is durable.
     visible: RwLock<()>,
+    /// sled's log, to sync it.
+    log: File,
 }
+
+/// sled keeps a value in a file of its own when it is about as large as a segment (512 KiB); well below that to be sure.
+const OWN_FILE_BYTES: usize = 64 << 10;
 
 impl SledKv {
     pub(crate) fn open(path: &Path) -> Result<Self, KvError> {
@@ -28,9 +37,11 @@ impl SledKv {
             .mode(sled::Mode::HighThroughput)
             .open()
             .map_err(|error| any(&error))?;
+        let log = File::open(path.join("db")).map_err(|error| KvError::from_io(&error))?;
         Ok(Self {
             database,
             visible: RwLock::new(()),
+            log,
         })
     }
 }
@@ -56,7 +67,18 @@ impl Kv for SledKv {
             .apply_batch(all)
             .map_err(|error| any(&error))?;
         self.database.flush().map_err(|error| any(&error))?;
-        Ok(())
+        let large = |value: &Option<Vec<u8>>| {
+            value
+                .as_ref()
+                .is_some_and(|value| value.len() >= OWN_FILE_BYTES)
+        };
+        if batch.values().any(large) {
+            rustix::fs::syncfs(&self.log).map_err(|error| KvError::from_io(&error.into()))
+        } else {
+            self.log
+                .sync_data()
+                .map_err(|error| KvError::from_io(&error))
+        }
     }
 }
 
