@@ -61,11 +61,7 @@ impl Announcer {
             }
             lines.last_progress = Some(Instant::now());
         }
-        let percent = if total == 0 {
-            100
-        } else {
-            done.saturating_mul(100) / total
-        };
+        let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
         self.line(&json!({
             "event": "loading",
             "message": format!("verifying, {percent} %"),

@@ -69,7 +69,7 @@ pub(crate) async fn serve(
     let mut server = tokio::spawn(serve_grpc(service, listener, stop.clone()));
     let ended = tokio::select! {
         end = &mut end => Err(engine_failed(end)),
-        served = &mut server => Err(match served {
+        outcome = &mut server => Err(match outcome {
             Ok(Err(error)) => WorkerError::Serve { source: error },
             _ => WorkerError::ServerEnded,
         }),

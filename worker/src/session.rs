@@ -51,7 +51,10 @@ impl Worker for SessionService {
             .send(Command::Open(open))
             .await
             .map_err(|_| engine_gone())?;
-        let session = answer.await.map_err(|_| engine_gone())?.map_err(refused)?;
+        let session = answer
+            .await
+            .map_err(|_| engine_gone())?
+            .map_err(|cause| refused(&cause))?;
         tokio::spawn(self.clone().pump(session, inbound, outbox));
         Ok(Response::new(stream))
     }
@@ -164,7 +167,7 @@ fn engine_gone() -> Status {
     Status::unavailable("the engine has ended; this worker is about to exit")
 }
 
-fn refused(refused: OpenRefused) -> Status {
+fn refused(refused: &OpenRefused) -> Status {
     match refused {
         OpenRefused::StaleSession { .. } => Status::failed_precondition(refused.to_string()),
         OpenRefused::TooManySessions { .. } => Status::resource_exhausted(refused.to_string()),

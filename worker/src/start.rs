@@ -200,7 +200,6 @@ fn assemble(
     let scheduler = Scheduler::new(config).map_err(|error| WorkerError::Limits {
         reason: error.to_string(),
     })?;
-    let boot: [u8; 16] = random()?;
     Ok(Parts {
         scheduler,
         backend,
@@ -213,7 +212,7 @@ fn assemble(
         },
         identity: Identity {
             worker: name,
-            boot: boot.iter().map(|byte| format!("{byte:02x}")).collect(),
+            boot: format!("{:032x}", u128::from_be_bytes(random()?)),
             models: vec![LoadedModel {
                 version_digest,
                 model,

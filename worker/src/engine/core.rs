@@ -6,20 +6,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use weir_model::backend::{Backend, BackendError, Sampled};
 use weir_model::tokenizer::Tokenizer;
-use weir_protocol::worker::{
-    EngineLimits, LoadedModel, Logprob, Welcome, finish::Reason, logprob::Top,
-};
+use weir_protocol::worker::{EngineLimits, LoadedModel, Welcome, finish::Reason};
 use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
 
 use super::held::HeldRuns;
 use super::observe::Observer;
+use super::output::logprob;
 use super::request::Served;
 use super::run::RunNumber;
 use super::sessions::{Flow, Sessions};
 use super::snapshot::Snapshot;
 
-/// Weight of a new step in the moving averages: about the last 16 steps count.
-const EWMA_WEIGHT: f64 = 1.0 / 16.0;
+/// The moving averages are over about so many steps.
+const EWMA_STEPS: u64 = 16;
 
 /// Everything an engine is made of.
 pub(crate) struct Parts {
@@ -50,8 +49,8 @@ pub(crate) struct Engine {
     touched: Vec<RunNumber>,
     over_memory: bool,
     snapshot: Snapshot,
-    step_us: f64,
-    host_us: f64,
+    step_ns: u64,
+    host_ns: u64,
     publish: watch::Sender<Snapshot>,
 }
 
@@ -75,8 +74,8 @@ impl Engine {
             touched: Vec::new(),
             over_memory: false,
             snapshot: Snapshot::default(),
-            step_us: 0.0,
-            host_us: 0.0,
+            step_ns: 0,
+            host_ns: 0,
             publish,
         }
     }
@@ -286,16 +285,16 @@ impl Engine {
     }
 
     fn note_times(&mut self, step: Duration, host: Duration) {
-        let blend = |average: f64, new: Duration| {
-            let new = new.as_secs_f64() * 1e6;
-            if average == 0.0 {
+        let blend = |average: &mut u64, new: Duration| {
+            let new = u64::try_from(new.as_nanos()).unwrap_or(u64::MAX);
+            *average = if *average == 0 {
                 new
             } else {
-                average + (new - average) * EWMA_WEIGHT
-            }
+                *average - *average / EWMA_STEPS + new / EWMA_STEPS
+            };
         };
-        self.step_us = blend(self.step_us, step);
-        self.host_us = blend(self.host_us, host);
+        blend(&mut self.step_ns, step);
+        blend(&mut self.host_ns, host);
         self.parts.observer.step.observe(step.as_secs_f64());
         self.parts.observer.host.observe(host.as_secs_f64());
     }
@@ -313,8 +312,8 @@ impl Engine {
         snapshot.kv_tokens = stats.kv_tokens;
         snapshot.prefill_tokens_waiting = stats.prefill_tokens_waiting;
         snapshot.preemptions = stats.preemptions;
-        snapshot.step_us_ewma = self.step_us as u64;
-        snapshot.host_us_ewma = self.host_us as u64;
+        snapshot.step_us_ewma = self.step_ns / 1000;
+        snapshot.host_us_ewma = self.host_ns / 1000;
         snapshot.draining = self.draining;
         snapshot.runs_live = self.runs.live_count() as u64;
         snapshot.runs_held = self.runs.count() as u64;
@@ -349,35 +348,4 @@ impl Engine {
             held: self.runs.of_gateway(gateway),
         }
     }
-}
-
-fn logprob(tokenizer: &Tokenizer, sampled: &Sampled) -> Logprob {
-    let (token, token_bytes) = spelled(tokenizer, sampled.token);
-    let top = sampled.top.iter().map(|(token_id, logprob)| {
-        let (token, token_bytes) = spelled(tokenizer, *token_id);
-        Top {
-            token_id: *token_id,
-            token,
-            logprob: *logprob,
-            token_bytes: token_bytes.into(),
-        }
-    });
-    Logprob {
-        logprob: sampled.logprob,
-        token,
-        token_bytes: token_bytes.into(),
-        top: top.collect(),
-    }
-}
-
-/// A token's text and bytes. A special token writes no text and is shown by its name, so that a client can tell it from nothing.
-fn spelled(tokenizer: &Tokenizer, token: u32) -> (String, Vec<u8>) {
-    let table = tokenizer.table();
-    let bytes = table.bytes(token);
-    if table.is_special(token) || bytes.is_empty() {
-        let name = tokenizer.token_name(token).unwrap_or_default();
-        let bytes = name.clone().into_bytes();
-        return (name, bytes);
-    }
-    (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
 }

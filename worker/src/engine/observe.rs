@@ -10,7 +10,7 @@ const SECONDS: [f64; 18] = [
 ];
 /// Around the target of 50 microseconds.
 const HOST_SECONDS: [f64; 9] = [
-    0.00001, 0.000025, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.005, 0.025,
+    0.000_01, 0.000_025, 0.000_05, 0.0001, 0.0002, 0.0005, 0.001, 0.005, 0.025,
 ];
 
 /// The engine's histograms.

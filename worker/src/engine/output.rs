@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use weir_model::backend::Sampled;
 use weir_model::tokenizer::{DecodeStart, Detokenizer, StopMatcher, Tokenizer};
-use weir_protocol::worker::{Finish, finish::Reason};
+use weir_protocol::worker::{Finish, Logprob, finish::Reason, logprob::Top};
 
 /// What ends every choice of a run.
 #[derive(Clone, Debug)]
@@ -132,4 +133,36 @@ fn stopped_by(stop: &str) -> Finish {
         stop: stop.to_owned(),
         ..finish(Reason::Stop)
     }
+}
+
+/// What a row says about its token's probability.
+pub(crate) fn logprob(tokenizer: &Tokenizer, sampled: &Sampled) -> Logprob {
+    let (token, token_bytes) = spelled(tokenizer, sampled.token);
+    let top = sampled.top.iter().map(|(token_id, logprob)| {
+        let (token, token_bytes) = spelled(tokenizer, *token_id);
+        Top {
+            token_id: *token_id,
+            token,
+            logprob: *logprob,
+            token_bytes: token_bytes.into(),
+        }
+    });
+    Logprob {
+        logprob: sampled.logprob,
+        token,
+        token_bytes: token_bytes.into(),
+        top: top.collect(),
+    }
+}
+
+/// A token's text and bytes. A special token writes no text and is shown by its name, so that a client can tell it from nothing.
+fn spelled(tokenizer: &Tokenizer, token: u32) -> (String, Vec<u8>) {
+    let table = tokenizer.table();
+    let bytes = table.bytes(token);
+    if table.is_special(token) || bytes.is_empty() {
+        let name = tokenizer.token_name(token).unwrap_or_default();
+        let bytes = name.clone().into_bytes();
+        return (name, bytes);
+    }
+    (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
 }

@@ -168,15 +168,15 @@ impl Run {
     ) -> Option<Reason> {
         let entry = &mut self.choices[choice as usize];
         assert!(entry.live, "a token came for a choice that has ended");
-        let taken = entry.text.take(token, &self.rules);
-        let reason = taken.finish.as_ref().map(Finish::reason);
+        let added = entry.text.take(token, &self.rules);
+        let reason = added.finish.as_ref().map(Finish::reason);
         let row = Row {
             choice,
             tokens: 1,
             token_id: token,
-            text: taken.text,
+            text: added.text,
             logprob,
-            finish: taken.finish,
+            finish: added.finish,
             ..Row::default()
         };
         self.push(row);

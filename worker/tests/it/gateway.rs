@@ -190,7 +190,9 @@ impl Gateway {
     }
 
     /// Leaves without a word, as a killed process does.
-    pub(crate) fn vanish(self) {}
+    pub(crate) fn vanish(self) {
+        drop(self);
+    }
 }
 
 /// What came next.

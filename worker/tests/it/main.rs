@@ -1,8 +1,15 @@
 //! Component tests of the worker: real sessions over a Unix socket, the real scheduler, and a backend that is a function.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on panics"
+)]
+
 mod fake;
 mod flow;
 mod gateway;
 mod harness;
 mod output;
 mod ownership;
+mod process;

@@ -1,0 +1,246 @@
+//! The worker as a process: what it loads, what it refuses, and what it tells its parent.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use weir_manifest::{
+    Algorithm, SIGNATURE_FILE, SignRequest, SigningKey, TrustPolicySpec, TrustedKeySpec,
+    VersionIdentity, sign_directory,
+};
+use weir_worker::{LoadPlan, PlanPlacement, PlanSignature};
+
+use crate::gateway::{Gateway, hello, sampling, submit};
+
+/// A signed model of two layers with random weights, and a plan to load it.
+struct Artifact {
+    dir: tempfile::TempDir,
+    plan: LoadPlan,
+}
+
+fn artifact() -> Artifact {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model/tests/golden/qwen3");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden.join(name), model.join(name)).unwrap();
+    }
+    std::fs::write(model.join("tokenizer.json"), tokenizer().to_string()).unwrap();
+    let key = SigningKey::generate(Algorithm::Ed25519).unwrap();
+    let signed = sign_directory(&SignRequest {
+        dir: &model,
+        identity: &VersionIdentity {
+            model: "tiny".to_owned(),
+            version: 3,
+            context_tokens: Some(64),
+            request_schema: 1,
+            adapter_of: None,
+        },
+        key: &key,
+        certificates: None,
+        signature_file: &SIGNATURE_FILE.parse().unwrap(),
+        progress: None,
+    })
+    .unwrap();
+    let trusted = TrustedKeySpec {
+        id: "dev".to_owned(),
+        public_key: key.public_key().to_pem(),
+        models: vec!["tiny".to_owned()],
+        not_before: None,
+        not_after: None,
+        revoked: false,
+    };
+    let plan = LoadPlan {
+        dir: model,
+        digest: signed.manifest_digest,
+        claim: signed.claim,
+        signature: PlanSignature::File(SIGNATURE_FILE.to_owned()),
+        trust: TrustPolicySpec {
+            keys: vec![trusted],
+            roots: vec![],
+        },
+        placement: PlanPlacement::SealedCopy,
+    };
+    Artifact { dir, plan }
+}
+
+/// Forty tokens: letters and some punctuation.
+fn tokenizer() -> Value {
+    let spelled = ('a'..='z').chain("0123456789.,!?".chars());
+    let vocab: serde_json::Map<_, _> = spelled
+        .enumerate()
+        .map(|(id, letter)| (letter.to_string(), id.into()))
+        .collect();
+    json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    })
+}
+
+/// A worker process and what it says.
+struct Process {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Artifact {
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("worker.sock")
+    }
+
+    fn start(&self, plan: &Value) -> Process {
+        let file = self.dir.path().join("plan.json");
+        std::fs::write(&file, plan.to_string()).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir-worker"))
+            .arg("--load-plan")
+            .arg(&file)
+            .arg("--listen")
+            .arg(format!("unix:{}", self.socket().display()))
+            .args([
+                "--kv-bytes",
+                "1048576",
+                "--max-batch-tokens",
+                "64",
+                "--max-running",
+                "4",
+                "--threads",
+                "1",
+            ])
+            .args(["--drain-s", "5"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Process { child, lines }
+    }
+
+    fn plan(&self) -> Value {
+        serde_json::to_value(&self.plan).unwrap()
+    }
+}
+
+impl Process {
+    /// The first line of this kind; the pipe ends with the process, so this ends as well.
+    fn line(&mut self, event: &str) -> Value {
+        let mut text = String::new();
+        while self.lines.read_line(&mut text).unwrap() > 0 {
+            let line: Value = serde_json::from_str(&text).unwrap();
+            if line["event"] == event {
+                return line;
+            }
+            text.clear();
+        }
+        panic!("the worker ended without saying {event:?}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signed_model_is_loaded_served_and_drained() {
+    let artifact = artifact();
+    let mut worker = artifact.start(&artifact.plan());
+    let ready = worker.line("ready");
+    assert_eq!(ready["digest"], artifact.plan.digest.to_string());
+
+    let mut gateway = Gateway::connect(&artifact.socket(), hello(1))
+        .await
+        .unwrap();
+    let loaded = &gateway.welcome.models[0];
+    assert_eq!(
+        (
+            loaded.model.as_str(),
+            loaded.version,
+            loaded.context_tokens,
+            loaded.vocab
+        ),
+        ("tiny", 3, 64, 40)
+    );
+    let mut texts = Vec::new();
+    for run in [1, 2] {
+        let mut frame = submit(run, &[3, 4, 5, 6], 20);
+        frame.version_digest = artifact.plan.digest.to_string();
+        frame.sampling = Some(weir_protocol::worker::Sampling {
+            temperature: 0.0,
+            ignore_eos: true,
+            ..sampling()
+        });
+        gateway.send(frame).await;
+        let rows = gateway.rows_to_the_end().await;
+        assert_eq!(rows.len(), 20);
+        texts.push(rows.into_iter().map(|row| row.text).collect::<String>());
+        gateway.progress(run, 20, 1000).await;
+    }
+    assert_eq!(texts[0], texts[1], "greedy output repeats");
+    assert_eq!(texts[0].len(), 20);
+
+    let pid = Pid::from_raw(i32::try_from(worker.child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(worker.child.wait().unwrap().code(), Some(0));
+    assert!(!artifact.socket().exists(), "the socket's file is removed");
+}
+
+#[test]
+fn what_cannot_be_loaded_is_refused_with_its_reason_and_status_78() {
+    type Change = fn(&Artifact, &mut Value);
+    let cases: [(&str, Change, &str); 6] = [
+        (
+            "tampered weights",
+            |artifact, _| flip_last_byte(&artifact.plan.dir.join("model.safetensors")),
+            "FileTampered",
+        ),
+        (
+            "extra file",
+            |artifact, _| std::fs::write(artifact.plan.dir.join("more.bin"), "x").unwrap(),
+            "FileUnlisted",
+        ),
+        (
+            "revoked key",
+            |_, plan| plan["trust"]["keys"][0]["revoked"] = true.into(),
+            "KeyRevoked",
+        ),
+        (
+            "key for other models",
+            |_, plan| plan["trust"]["keys"][0]["models"] = json!(["big"]),
+            "KeyNotPermitted",
+        ),
+        (
+            "other digest",
+            |_, plan| plan["digest"] = format!("sha256:{}", "0".repeat(64)).into(),
+            "ManifestMismatch",
+        ),
+        (
+            "unknown field",
+            |_, plan| plan["sudo"] = true.into(),
+            "PlanInvalid",
+        ),
+    ];
+    for (name, change, reason) in cases {
+        let artifact = artifact();
+        let mut plan = artifact.plan();
+        change(&artifact, &mut plan);
+        let mut worker = artifact.start(&plan);
+        let failed = worker.line("failed");
+        assert_eq!(failed["reason"], reason, "{name}: {failed}");
+        assert!(!failed["message"].as_str().unwrap().is_empty(), "{name}");
+        assert_eq!(worker.child.wait().unwrap().code(), Some(78), "{name}");
+    }
+}
+
+fn flip_last_byte(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
