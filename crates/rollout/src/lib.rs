@@ -9,6 +9,7 @@ pub mod evidence;
 mod plan;
 pub mod record;
 pub mod routing;
+pub mod statistics;
 mod version;
 
 pub use plan::{
