@@ -9,7 +9,6 @@ pub mod evidence;
 mod plan;
 pub mod record;
 pub mod routing;
-pub mod statistics;
 mod version;
 
 pub use plan::{

@@ -262,7 +262,7 @@ impl Engine {
 
     /// Keeps the memory of unacknowledged rows within its bound.
     pub(super) fn settle_memory(&mut self) {
-        self.runs.shrink();
+        self.runs.shrink(Instant::now());
         let over = self.runs.is_over_memory();
         if over != self.over_memory {
             self.over_memory = over;
@@ -318,8 +318,8 @@ impl Engine {
         snapshot.runs_live = self.runs.live_count() as u64;
         snapshot.runs_held = self.runs.count() as u64;
         // Only the drain asks, and counting takes a pass over all runs.
-        snapshot.runs_owned = if self.draining {
-            self.runs.owned_count() as u64
+        snapshot.runs_unsent = if self.draining {
+            self.runs.unsent_count() as u64
         } else {
             0
         };

@@ -1,6 +1,7 @@
 //! Every run the worker holds, with the memory they take.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 use weir_protocol::worker::HeldRun;
 
@@ -12,6 +13,10 @@ use super::run::{Run, RunNumber};
 /// here belongs to gateways that left.
 const FINISHED_MAX: usize = 4096;
 
+/// A finished run is forgotten after this, acknowledged or not: a gateway acknowledges within moments, unless it ended the run itself
+/// or left for good. Far longer than any restart of one takes.
+const FORGET_AFTER: Duration = Duration::from_mins(5);
+
 /// Bytes of unacknowledged rows over all runs. Beyond it finished runs are forgotten, oldest first, and then live ones pause.
 const WINDOW_BYTES_MAX: usize = 256 << 20;
 
@@ -20,8 +25,8 @@ const WINDOW_BYTES_MAX: usize = 256 << 20;
 pub(crate) struct HeldRuns {
     runs: HashMap<RunNumber, Run>,
     by_key: HashMap<RunKey, RunNumber>,
-    /// Finished runs, oldest first.
-    finished: BTreeSet<RunNumber>,
+    /// Finished runs in the order they ended.
+    finished: BTreeSet<(Instant, RunNumber)>,
     last: u64,
     live: usize,
     window_bytes: usize,
@@ -62,7 +67,9 @@ impl HeldRuns {
         self.window_bytes = self.window_bytes + run.window.bytes() - bytes;
         if !finished && run.is_finished() {
             self.live -= 1;
-            self.finished.insert(number);
+            let now = Instant::now();
+            run.ended = Some(now);
+            self.finished.insert((now, number));
         }
         Some(result)
     }
@@ -76,29 +83,40 @@ impl HeldRuns {
         }
     }
 
-    /// Forgets finished runs until the bounds hold, those without a session first.
-    pub(crate) fn shrink(&mut self) {
-        if self.finished.len() <= FINISHED_MAX && self.window_bytes <= WINDOW_BYTES_MAX {
+    /// Forgets finished runs that ended long ago, and further ones until the bounds hold, those without a session first.
+    pub(crate) fn shrink(&mut self, now: Instant) {
+        while let Some((ended, number)) = self.finished.first().copied()
+            && now.saturating_duration_since(ended) > FORGET_AFTER
+        {
+            self.remove(number);
+        }
+        if self.is_within_bounds() {
             return;
         }
         let (owned, orphaned): (Vec<_>, Vec<_>) = self
             .finished
             .iter()
-            .copied()
+            .map(|(_, number)| *number)
             .partition(|number| self.runs[number].owner.is_some());
         for number in orphaned.into_iter().chain(owned) {
-            if self.finished.len() <= FINISHED_MAX && self.window_bytes <= WINDOW_BYTES_MAX {
+            if self.is_within_bounds() {
                 break;
             }
             self.remove(number);
         }
     }
 
+    fn is_within_bounds(&self) -> bool {
+        self.finished.len() <= FINISHED_MAX && self.window_bytes <= WINDOW_BYTES_MAX
+    }
+
     fn remove(&mut self, number: RunNumber) {
         if let Some(run) = self.runs.remove(&number) {
             self.window_bytes -= run.window.bytes();
             self.by_key.remove(&run.key);
-            self.finished.remove(&number);
+            if let Some(ended) = run.ended {
+                self.finished.remove(&(ended, number));
+            }
             self.live -= usize::from(!run.is_finished());
         }
     }
@@ -154,8 +172,12 @@ impl HeldRuns {
         self.runs.len()
     }
 
-    pub(crate) fn owned_count(&self) -> usize {
-        self.runs.values().filter(|run| run.owner.is_some()).count()
+    /// Runs with rows that their session has not been sent.
+    pub(crate) fn unsent_count(&self) -> usize {
+        self.runs
+            .values()
+            .filter(|run| run.owner.is_some() && !run.window.is_sent())
+            .count()
     }
 
     pub(crate) fn window_bytes(&self) -> usize {

@@ -58,6 +58,8 @@ pub(crate) struct Run {
     pub(crate) paused: bool,
     /// Whether its session's list of runs with unsent rows has it.
     pub(crate) listed: bool,
+    /// When its last row was made.
+    pub(crate) ended: Option<Instant>,
     rules: EndRules,
     sampling: SamplingParams,
     choices: Vec<Choice>,
@@ -93,6 +95,7 @@ impl Run {
             credit: request.credit,
             paused: false,
             listed: false,
+            ended: None,
             rules: request.rules.clone(),
             sampling: request.sampling.clone(),
             live_choices: u32::try_from(choices.len()).expect("choices are bounded"),

@@ -41,8 +41,8 @@ pub struct Snapshot {
     pub runs_live: u64,
     /// Runs whose rows are not all acknowledged, finished or not.
     pub runs_held: u64,
-    /// Runs that a session has, among the held ones.
-    pub runs_owned: u64,
+    /// While draining: runs with rows that their session has not been sent.
+    pub runs_unsent: u64,
     /// Bytes of unacknowledged rows.
     pub window_bytes: u64,
     /// Open sessions.
@@ -91,10 +91,10 @@ impl Snapshot {
         }
     }
 
-    /// Whether everything that someone waits for was delivered. Rows that no session has claimed are not waited for: who left
-    /// before a drain is told by the next worker that the run is gone.
+    /// Whether everything that someone waits for is on its way: what was sent arrives, because sessions end in order. Rows that no
+    /// session has claimed are not waited for: who left before a drain finds the worker gone.
     pub(crate) fn is_drained(&self) -> bool {
-        self.draining && self.runs_live == 0 && self.runs_owned == 0
+        self.draining && self.runs_live == 0 && self.runs_unsent == 0
     }
 }
 

@@ -81,6 +81,11 @@ impl Window {
         self.rows.get(at)
     }
 
+    /// Whether every row made so far has been sent.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent_index == self.next_index()
+    }
+
     /// The row of [`Self::next_unsent`] is on its way.
     pub(crate) fn mark_sent(&mut self) {
         assert!(

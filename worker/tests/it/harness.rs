@@ -29,6 +29,7 @@ pub(crate) struct TestWorker {
     pub(crate) controls: Controls,
     pub(crate) shutdown: CancellationToken,
     pub(crate) readiness: Readiness,
+    pub(crate) metrics: Metrics,
     task: JoinHandle<Result<Ended, WorkerError>>,
 }
 
@@ -68,7 +69,7 @@ impl TestWorker {
             tokenizer: tokenizer(),
             backend: Box::new(FakeBackend::new(options.limits, controls.clone())),
         };
-        let readiness = Readiness::new();
+        let (readiness, metrics) = (Readiness::new(), Metrics::new());
         readiness.set_not_ready("engine", "starting");
         let serving = Serving {
             name: "w0".to_owned(),
@@ -77,7 +78,7 @@ impl TestWorker {
             drain: options.drain,
             max_waiting: options.max_waiting,
             readiness: readiness.clone(),
-            metrics: Metrics::new(),
+            metrics: metrics.clone(),
         };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn({
@@ -92,6 +93,7 @@ impl TestWorker {
             controls,
             shutdown,
             readiness,
+            metrics,
             task,
         }
     }

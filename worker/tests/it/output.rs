@@ -245,6 +245,9 @@ async fn sixty_four_runs_at_once_give_every_token_once() {
         status.output_tokens, total as u64,
         "nothing is sampled twice"
     );
+    let shown = worker.metrics.prometheus_text();
+    let want = format!("vllm:generation_tokens_total{{model_name=\"fake\"}} {total}\n");
+    assert!(shown.contains(&want), "no {want:?} in\n{shown}");
     assert_eq!(
         status.blocks_free + status.blocks_cached,
         status.blocks_total
