@@ -71,14 +71,15 @@ impl Core {
                 Next::Expired(job, ExpiredWhy::Deadline) => {
                     self.end_unsent(*job, Ending::of(&DEADLINE));
                 }
-                Next::Start(job) => match self.links.route(&job) {
-                    Some(link) => self.dispatch(job, &link),
-                    None => {
+                Next::Start(job) => {
+                    let Some(link) = self.links.route(&job) else {
                         // Every worker with room hangs; the next status, end or timer asks again.
-                        self.queues.push_front(job);
+                        let pool = job.pool.clone();
+                        self.queues.push_front(&pool, job);
                         return;
-                    }
-                },
+                    };
+                    self.dispatch(job, &link);
+                }
             }
         }
     }
@@ -114,7 +115,8 @@ impl Core {
                 Ok(Some(epoch)) => {
                     job.writer.epoch = epoch;
                     let digest = job.digest().to_owned();
-                    core.queues.push_front(Box::new(job));
+                    let pool = job.pool.clone();
+                    core.queues.push_front(&pool, Box::new(job));
                     core.pump(&digest);
                 }
                 Ok(None) => core.abandon(&job.writer.live),
@@ -172,14 +174,6 @@ impl Core {
             self.timers.clear(at, live.id, Due::QueueWait);
         }
         self.quieter.notify_waiters();
-    }
-
-    /// A cancellation was recorded by somebody else; whether this is news.
-    pub(crate) fn note_cancel(&self, live: &LiveRun) -> bool {
-        let mut control = live.control.lock();
-        let news = control.intent.is_none();
-        control.intent.get_or_insert(CANCELLED);
-        news
     }
 
     /// A run shall end as `intent` says, wherever it is now. The first intent counts.

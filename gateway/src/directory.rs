@@ -8,7 +8,9 @@ use weir_run::DecisionReason;
 
 use crate::auth::Keys;
 use crate::error::{ApiError, ApiResult};
-use crate::snapshot::{ModelPermission, ModelRoute, Pool, ServedVersion, Snapshot, Tenant};
+use crate::snapshot::{
+    ModelPermission, ModelRoute, Pool, QueueBound, ServedVersion, Snapshot, Tenant,
+};
 
 pub(crate) struct Directory {
     pub(crate) keys: Keys,
@@ -44,10 +46,11 @@ impl Directory {
     pub(crate) fn pool(&self, name: &str) -> Pool {
         self.pools.get(name).cloned().unwrap_or(Pool {
             name: name.to_owned(),
-            max_queue_depth: 0,
-            max_wait_ms: 0,
-            class_bounds: None,
-            max_depth_per_class: None,
+            queues: [QueueBound {
+                max_depth: 0,
+                max_wait_ms: 0,
+            }; 3],
+            class_bounds: [u32::MAX; 2],
         })
     }
 

@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::recover::Orphans;
 use crate::snapshot::Snapshot;
 use crate::timers::Timers;
+use crate::worker_metrics::WorkerCollector;
 
 /// How often ended runs are looked through for events whose retention is over.
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
@@ -82,6 +83,8 @@ impl Gateway {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
+        let workers = WorkerCollector(Arc::downgrade(&core));
+        registry.with(|registry| registry.register_collector(Box::new(workers)));
         let found = core.find_orphans().await?;
         if found > 0 {
             tracing::info!(runs = found, "runs were live when the last gateway ended");
@@ -100,6 +103,7 @@ impl Gateway {
         let workers = snapshot.workers.clone();
         self.0.directory.store(Arc::new(Directory::new(snapshot)));
         self.0.links.apply(&self.0, &workers);
+        self.0.quieter.notify_waiters();
     }
 
     /// Serves HTTP until `stop`; then refuses new runs, finishes the streams that are open, for at most `grace`, and returns. Runs that
@@ -123,7 +127,8 @@ impl Gateway {
         self.0.draining.store(true, Ordering::Release);
         let until = Instant::now() + within;
         loop {
-            let quieter = self.0.quieter.notified();
+            let mut quieter = std::pin::pin!(self.0.quieter.notified());
+            quieter.as_mut().enable();
             let live = self.0.hub.len();
             if live == 0 || tokio::time::timeout_at(until, quieter).await.is_err() {
                 return live;
@@ -146,8 +151,8 @@ impl Gateway {
     }
 
     /// Whether a request for this version would find a worker.
-    pub fn is_served(&self, digest: &str) -> bool {
-        self.0.links.any(digest)
+    pub fn is_served(&self, pool: &str, digest: &str) -> bool {
+        self.0.links.any(pool, digest)
     }
 
     /// The workers, as last heard.
@@ -176,9 +181,9 @@ impl Gateway {
         self.0.hub.len()
     }
 
-    /// Runs that wait for a worker of a version.
-    pub fn queue_depth(&self, digest: &str) -> usize {
-        self.0.queues.depth(digest)
+    /// Runs that wait for a worker of a pool.
+    pub fn queue_depth(&self, pool: &str) -> usize {
+        self.0.queues.depth(pool)
     }
 
     /// Waits until something about workers or live runs changed.

@@ -26,11 +26,12 @@ mod recover;
 mod snapshot;
 mod text;
 mod timers;
+mod worker_metrics;
 
 pub use config::Config;
 pub use gateway::{Gateway, WorkerView};
 pub use snapshot::{
-    ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, SamplingDefaults, ServedVersion,
-    Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
+    ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
+    ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
 pub use text::{Message, PromptText, TextError};

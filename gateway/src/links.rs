@@ -78,8 +78,11 @@ impl Links {
     }
 
     /// Whether any worker serves this version, busy or not.
-    pub(crate) fn any(&self, digest: &str) -> bool {
-        self.all.read().iter().any(|link| link.serves(digest))
+    pub(crate) fn any(&self, pool: &str, digest: &str) -> bool {
+        self.all
+            .read()
+            .iter()
+            .any(|link| link.endpoint.pool == pool && link.serves(digest))
     }
 
     /// KV positions of a pool's connected workers.
@@ -96,6 +99,10 @@ impl Links {
     pub(crate) fn all_welcomed(&self) -> bool {
         let all = self.all.read();
         !all.is_empty() && all.iter().all(|link| link.welcomed.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.read().is_empty()
     }
 
     pub(crate) fn died(&self, worker: &str) {

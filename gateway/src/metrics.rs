@@ -4,12 +4,12 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Instant;
 use weir_run::RunStatus;
 use weir_telemetry::{Label, Metrics as Registry};
 
 use crate::clock::now_ms;
 use crate::hub::Frame;
-use crate::link::Writer;
 
 const LATENCY_S: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -20,8 +20,9 @@ pub(crate) struct Metrics {
     runs: Family<Label, Counter>,
     pub(crate) open_streams: Gauge,
     pub(crate) connections: Gauge,
-    pub(crate) queue_seconds: Histogram,
-    pub(crate) first_token_seconds: Histogram,
+    queue_seconds: Histogram,
+    first_token_seconds: Histogram,
+    inter_token_seconds: Histogram,
     pub(crate) commit_seconds: Histogram,
     pub(crate) admission_seconds: Histogram,
     output_tokens: Counter,
@@ -43,6 +44,10 @@ impl Metrics {
             first_token_seconds: seconds(
                 "weir_gateway_time_to_first_token_seconds",
                 "From acceptance to the first durable token",
+            ),
+            inter_token_seconds: seconds(
+                "weir_gateway_inter_token_seconds",
+                "Between two durable tokens of a run",
             ),
             commit_seconds: seconds(
                 "weir_gateway_event_commit_seconds",
@@ -73,14 +78,27 @@ impl Metrics {
     }
 
     /// Events became durable.
-    pub(crate) fn saw(&self, writer: &Writer, frames: &[Frame]) {
+    pub(crate) fn saw(&self, created_at_ms: u64, last: &mut Option<Instant>, frames: &[Frame]) {
         self.events.inc_by(frames.len() as u64);
-        if !frames.iter().any(|frame| frame.kind == "started") {
+        let since_accepted = || now_ms().saturating_sub(created_at_ms) as f64 / 1000.0;
+        if frames.iter().any(|frame| frame.kind == "started") {
+            self.queue_seconds.observe(since_accepted());
+        }
+        let deltas = frames.iter().filter(|frame| frame.kind == "delta").count();
+        if deltas == 0 {
             return;
         }
-        let seconds = now_ms().saturating_sub(writer.created_at_ms) as f64 / 1000.0;
-        self.queue_seconds.observe(seconds);
-        self.first_token_seconds.observe(seconds);
+        let now = Instant::now();
+        match last.replace(now) {
+            None => self.first_token_seconds.observe(since_accepted()),
+            // Deltas that became visible together share the time since those before them.
+            Some(before) => {
+                let each = (now - before).as_secs_f64() / deltas as f64;
+                for _ in 0..deltas {
+                    self.inter_token_seconds.observe(each);
+                }
+            }
+        }
     }
 
     pub(crate) fn output_tokens(&self, tokens: u64) {

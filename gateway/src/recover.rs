@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use prost::Message;
@@ -13,6 +14,10 @@ use weir_store::{OpenRun, StoreError};
 use crate::clock::now_ms;
 use crate::core::{CANCELLED, Core};
 use crate::link::{Ending, Job, Writer};
+use crate::links::Links;
+
+/// How long runs found at start wait for the first snapshot that names workers.
+const WORKERS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Live runs of the store that no link has yet.
 #[derive(Default)]
@@ -64,6 +69,7 @@ impl Core {
             let job = Job {
                 writer: Writer::new(live, &run),
                 submit: submit_of(run.id, run.epoch.0, work),
+                pool: run.pool,
                 attempts: 0,
             };
             self.orphans.0.lock().insert(run.id, job);
@@ -74,16 +80,11 @@ impl Core {
     /// Waits until every worker had its say, or long enough, then decides on the runs nobody holds: what never started is queued
     /// again, what started ends as interrupted.
     pub(crate) async fn settle_orphans(self: Arc<Self>) {
+        // Whoever starts a gateway may take a while to say which workers there are.
+        let asked = Instant::now() + WORKERS_WITHIN;
+        self.wait_until(asked, |links| !links.is_empty()).await;
         let until = Instant::now() + self.config.adopt_within;
-        loop {
-            let changed = self.quieter.notified();
-            if self.links.all_welcomed() {
-                break;
-            }
-            if tokio::time::timeout_at(until, changed).await.is_err() {
-                break;
-            }
-        }
+        self.wait_until(until, Links::all_welcomed).await;
         for job in self.orphans.take_all() {
             let intent = job.writer.live.control.lock().intent.clone();
             if let Some(intent) = intent {
@@ -96,6 +97,17 @@ impl Core {
                 self.take_over_and_end(job, ending);
             } else {
                 self.requeue(job);
+            }
+        }
+    }
+
+    async fn wait_until(&self, until: Instant, holds: impl Fn(&Links) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.quieter.notified());
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            if holds(&self.links) || tokio::time::timeout_at(until, changed).await.is_err() {
+                return;
             }
         }
     }

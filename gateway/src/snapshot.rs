@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use weir_api::ValidGpuPool;
 use weir_budget::Limits;
 use weir_run::Price;
 
@@ -184,14 +185,40 @@ impl Default for SamplingDefaults {
 pub struct Pool {
     /// Its name.
     pub name: String,
-    /// Most runs of one priority that wait for one version.
-    pub max_queue_depth: u32,
+    /// Bounds of each priority's queue, most urgent first. They hold for each version by itself.
+    pub queues: [QueueBound; 3],
+    /// Largest prompt of the short and of the medium class, in tokens: classes take turns, so that long prompts hold up no short ones.
+    pub class_bounds: [u32; 2],
+}
+
+/// Bounds of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueBound {
+    /// Most runs that wait.
+    pub max_depth: u32,
     /// Longest wait.
     pub max_wait_ms: u64,
-    /// Largest prompt of the short and of the medium class, in tokens; absent: 512 and 4096.
-    pub class_bounds: Option<[u32; 2]>,
-    /// Most runs that wait, by prompt class; absent: `max_queue_depth` for each.
-    pub max_depth_per_class: Option<[u32; 3]>,
+}
+
+impl From<&ValidGpuPool> for Pool {
+    fn from(valid: &ValidGpuPool) -> Self {
+        let queue = &valid.queue;
+        let bound = |bound: &weir_api::QueueBound| QueueBound {
+            max_depth: bound.max_depth,
+            max_wait_ms: u64::try_from(bound.max_wait.as_millis()).unwrap_or(u64::MAX),
+        };
+        let mut bounds = valid.prompt_classes.iter().map(|c| c.max_prompt_tokens);
+        let mut class_bound = || bounds.next().unwrap_or(u32::MAX);
+        Self {
+            name: valid.name.clone(),
+            queues: [
+                bound(&queue.interactive),
+                bound(&queue.standard),
+                bound(&queue.batch),
+            ],
+            class_bounds: [class_bound(), class_bound()],
+        }
+    }
 }
 
 /// A worker process.

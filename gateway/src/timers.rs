@@ -49,7 +49,7 @@ impl Timers {
                         return (run, due);
                     }
                     Some((at, ..)) => at,
-                    None => Instant::now() + Duration::from_secs(3600),
+                    None => Instant::now() + Duration::from_hours(1),
                 }
             };
             tokio::select! {

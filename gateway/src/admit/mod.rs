@@ -102,18 +102,19 @@ impl Core {
         request: &RunRequest,
     ) -> ApiResult<Slot> {
         let version = &plan.candidate.version;
-        if !self.links.any(&version.digest) {
+        if !self.links.any(&version.pool, &version.digest) {
             return Err(refusal::no_worker(&version.model));
         }
         let pool = directory.pool(&version.pool);
+        let priority = request.priority.unwrap_or(tenant.priority);
         let (ask, now) = (plan.ask(), now_ms());
         let newcomer = Newcomer {
             run: id,
             tenant: &tenant.name,
-            priority: request.priority.unwrap_or(tenant.priority).rank(),
+            priority: priority.rank(),
             prompt_tokens: ask.prompt_tokens,
             ceiling: ask.output_tokens,
-            max_wait_ms: pool
+            max_wait_ms: pool.queues[usize::from(priority.index())]
                 .max_wait_ms
                 .min(request.max_queue_ms.unwrap_or(u64::MAX)),
             deadline_in_ms: request.deadline_ms.map(|at| at.saturating_sub(now)),
@@ -200,6 +201,7 @@ impl Core {
         let job = Job {
             submit: submit_of(id, run.epoch.0, work),
             writer: Writer::new(live, &run),
+            pool: run.pool.clone(),
             attempts: 0,
         };
         if let Err(job) = self.queues.push(slot, Box::new(job)) {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use weir_admission::{
-    Admission, Capacity, Config, Decision, ExpiredWhy, Finished, Offered, Refused, Ticket, Waiting,
+    Admission, CLASSES, Capacity, Config, Decision, ExpiredWhy, Finished, Offered, Refused, Ticket,
+    Waiting,
 };
 use weir_run::RunId;
 
@@ -21,6 +22,7 @@ pub(crate) struct Queues {
 }
 
 struct Line {
+    pool: String,
     admission: Admission<RunId, String>,
     /// Places in the line.
     tickets: HashMap<RunId, Ticket>,
@@ -71,8 +73,9 @@ impl Default for Queues {
 }
 
 impl Line {
-    fn new(config: Config) -> Self {
+    fn new(pool: &str, config: Config) -> Self {
         Self {
+            pool: pool.to_owned(),
             admission: Admission::new(config),
             tickets: HashMap::new(),
             jobs: HashMap::new(),
@@ -104,9 +107,9 @@ impl Queues {
         let mut lines = self.lines.lock();
         let line = lines
             .entry(version.digest.clone())
-            .or_insert_with(|| Line::new(config.clone()));
+            .or_insert_with(|| Line::new(&pool.name, config.clone()));
         if *line.admission.config() != config && line.is_empty() {
-            *line = Line::new(config);
+            *line = Line::new(&pool.name, config);
         }
         let Offered { ticket, .. } = line.admission.offer(Waiting {
             run: newcomer.run,
@@ -148,11 +151,11 @@ impl Queues {
     }
 
     /// Queues a run again that had its turn, before all others.
-    pub(crate) fn push_front(&self, job: Box<Job>) {
+    pub(crate) fn push_front(&self, pool: &str, job: Box<Job>) {
         let mut lines = self.lines.lock();
         lines
             .entry(job.digest().to_owned())
-            .or_insert_with(|| Line::new(Config::default()))
+            .or_insert_with(|| Line::new(pool, Config::default()))
             .returning
             .push_front(job);
     }
@@ -225,12 +228,13 @@ impl Queues {
         }
     }
 
-    /// Runs that wait for a version.
-    pub(crate) fn depth(&self, digest: &str) -> usize {
-        self.lines
-            .lock()
-            .get(digest)
-            .map_or(0, |line| line.jobs.len() + line.returning.len())
+    /// Runs that wait for a pool's workers.
+    pub(crate) fn depth(&self, pool: &str) -> usize {
+        let lines = self.lines.lock();
+        let of_pool = lines.values().filter(|line| line.pool == pool);
+        of_pool
+            .map(|line| line.jobs.len() + line.returning.len())
+            .sum()
     }
 
     pub(crate) fn digests(&self) -> Vec<String> {
@@ -253,14 +257,15 @@ impl Drop for Slot {
     }
 }
 
-/// The bound holds for each priority. There is none for all together: an accepted run must not lose its place to a more urgent one.
+/// There is no bound for all priorities together: an accepted run must not lose its place to a more urgent one. Nor for classes: their
+/// turns protect short prompts, and a bound of their own would refuse long ones while there is room.
 fn config(pool: &Pool) -> Config {
-    let depth = pool.max_queue_depth;
+    let depths = pool.queues.map(|queue| queue.max_depth);
     Config {
         max_depth: u32::MAX,
-        max_depth_per_priority: [depth; 3],
-        max_depth_per_class: pool.max_depth_per_class.unwrap_or([depth; 3]),
-        class_bounds: pool.class_bounds.unwrap_or(Config::default().class_bounds),
+        max_depth_per_priority: depths,
+        max_depth_per_class: [u32::MAX; CLASSES],
+        class_bounds: pool.class_bounds,
         ..Config::default()
     }
 }

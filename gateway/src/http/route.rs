@@ -211,12 +211,11 @@ fn percent_decode(text: &str) -> String {
             b'+' => out.push(b' '),
             b'%' => {
                 let rest = bytes.clone();
-                match (hex(bytes.next()), hex(bytes.next())) {
-                    (Some(high), Some(low)) => out.push((high * 16 + low) as u8),
-                    _ => {
-                        out.push(b'%');
-                        bytes = rest;
-                    }
+                if let (Some(high), Some(low)) = (hex(bytes.next()), hex(bytes.next())) {
+                    out.push((high * 16 + low) as u8);
+                } else {
+                    out.push(b'%');
+                    bytes = rest;
                 }
             }
             byte => out.push(byte),

@@ -141,6 +141,14 @@ impl LiveRun {
         self.subscribers.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Notes how the run is meant to end, unless that is known already; whether it was not.
+    pub(crate) fn intend(&self, intent: Intent) -> bool {
+        let mut control = self.control.lock();
+        let news = control.intent.is_none();
+        control.intent.get_or_insert(intent);
+        news
+    }
+
     /// Nothing more will be published here.
     pub(crate) fn moved(&self) {
         let mut tail = self.tail.lock();

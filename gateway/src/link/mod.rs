@@ -25,6 +25,7 @@ use crate::snapshot::WorkerEndpoint;
 pub(crate) struct Job {
     pub(crate) writer: Writer,
     pub(crate) submit: Submit,
+    pub(crate) pool: String,
     /// How often a worker took it and lost it before it started.
     pub(crate) attempts: u32,
 }

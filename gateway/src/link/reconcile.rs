@@ -67,8 +67,10 @@ impl Link {
                 writer: orphan.writer,
                 digest,
                 submit: Some(orphan.submit),
+                pool: orphan.pool,
                 attempts: orphan.attempts,
                 sent: Instant::now(),
+                shown: None,
                 pending: Pending::default(),
             },
         );

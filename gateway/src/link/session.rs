@@ -21,7 +21,7 @@ use super::connect::{Conn, ConnectError, connect};
 use super::writer::{Pending, RowGap};
 use super::{Command, Ending, Job, LinkHandle, Writer};
 use crate::clock::now_ms;
-use crate::core::Core;
+use crate::core::{CANCELLED, Core};
 use crate::hub::Phase;
 
 /// A link's own state. Only its task touches it.
@@ -49,8 +49,11 @@ pub(crate) struct Held {
     /// Kept until the worker started it, so that it can go to another one.
     pub(crate) submit: Option<Submit>,
     pub(crate) digest: String,
+    pub(crate) pool: String,
     pub(crate) attempts: u32,
     pub(crate) sent: Instant,
+    /// When tokens of it became visible last.
+    pub(crate) shown: Option<Instant>,
     pub(crate) pending: Pending,
 }
 
@@ -91,16 +94,15 @@ impl Link {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stop = self.core.stop.clone();
-        while !stop.is_cancelled() && !(self.retiring && self.runs.is_empty()) {
+        while !stop.is_cancelled() && (!self.retiring || !self.runs.is_empty()) {
             self.commit();
             tokio::select! {
                 outcomes = in_flight(&mut self.in_flight) => self.committed(outcomes),
-                received = next_frame(&mut self.conn) => match received {
-                    Some(received) => self.receive(received),
-                    None => {
-                        self.disconnected();
-                        connecting = self.connecting();
-                    }
+                received = next_frame(&mut self.conn) => if let Some(received) = received {
+                    self.receive(received);
+                } else {
+                    self.disconnected();
+                    connecting = self.connecting();
                 },
                 attempt = &mut connecting, if self.conn.is_none() => match attempt {
                     Ok(conn) => self.connected(conn).await,
@@ -215,6 +217,7 @@ impl Link {
         let Job {
             writer,
             mut submit,
+            pool,
             attempts,
         } = job;
         submit.epoch = writer.epoch.0;
@@ -225,8 +228,10 @@ impl Link {
             writer,
             digest: kept.version_digest.clone(),
             submit: Some(kept),
+            pool,
             attempts,
             sent: Instant::now(),
+            shown: None,
             pending: Pending::default(),
         };
         let id = held.writer.id();
@@ -380,6 +385,7 @@ impl Link {
         let Some(Held {
             writer,
             submit: Some(submit),
+            pool,
             attempts,
             ..
         }) = self.runs.remove(&run)
@@ -391,6 +397,7 @@ impl Link {
         self.core.requeue(Job {
             writer,
             submit,
+            pool,
             attempts: attempts + 1,
         });
     }
@@ -451,7 +458,7 @@ impl Link {
                     continue;
                 }
             };
-            let Some(held) = self.runs.get(&run) else {
+            let Some(held) = self.runs.get_mut(&run) else {
                 continue;
             };
             // Rows that came meanwhile are pending; those before them are durable.
@@ -461,12 +468,15 @@ impl Link {
                 acknowledged,
                 credit: acknowledged + self.core.config.row_window,
             });
-            self.core.metrics.saw(&held.writer, &pending.frames);
+            let created_at_ms = held.writer.created_at_ms;
+            self.core
+                .metrics
+                .saw(created_at_ms, &mut held.shown, &pending.frames);
             let ended = pending.is_terminal();
             self.core.hub.publish(&held.writer.live, pending.frames);
             if ended {
                 self.ended(run, status);
-            } else if status == RunStatus::Cancelling && self.core.note_cancel(&held.writer.live) {
+            } else if status == RunStatus::Cancelling && held.writer.live.intend(CANCELLED) {
                 self.cancel(run);
             }
         }

@@ -20,6 +20,7 @@ use crate::hub::EventSource;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "names of the contract")]
 struct Accepted<'a> {
     run_id: RunId,
     status: &'static str,

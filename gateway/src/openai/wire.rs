@@ -12,6 +12,10 @@ pub(super) struct ChatChunk<'a> {
     pub(super) choices: &'a [ChunkChoice<'a>],
     /// Present, and null until the last chunk, when the client asked for usage; else absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[expect(
+        clippy::option_option,
+        reason = "absent, null and a value are three answers here"
+    )]
     pub(super) usage: Option<Option<OpenAiUsage>>,
 }
 

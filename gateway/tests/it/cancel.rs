@@ -20,7 +20,7 @@ async fn a_cancelled_run_keeps_and_bills_what_it_has() {
         (cancelling.status, &cancelling.body["status"]),
         (202, &json!("cancelling"))
     );
-    let rest = stream.to_end().await;
+    let rest = stream.rest().await;
     assert_eq!(rest.len(), 1);
     assert_eq!(rest[0].kind, "cancelled");
     assert_eq!(rest[0].data["usage"]["outputTokens"], 4);

@@ -134,7 +134,7 @@ impl Client {
     }
 
     pub(crate) async fn all_events(&self, run: &str, after: u64) -> Vec<Event> {
-        self.events(run, after).await.to_end().await
+        self.events(run, after).await.rest().await
     }
 
     /// Waits until the run is in one of these states.
@@ -227,7 +227,7 @@ impl EventStream {
         all
     }
 
-    pub(crate) async fn to_end(mut self) -> Vec<Event> {
+    pub(crate) async fn rest(mut self) -> Vec<Event> {
         let mut all = Vec::new();
         while let Some(event) = self.next().await {
             all.push(event);

@@ -1,8 +1,20 @@
 //! The gateway in process, on a real store, with workers that speak the real protocol and decide nothing by themselves.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::too_many_lines,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    clippy::needless_pass_by_value,
+    clippy::format_collect,
+    reason = "helpers of tests fail as tests do, and tables are long"
+)]
 
 mod bench;
 mod cancel;
 mod client;
+mod durable;
+mod gate;
 mod native;
 mod openai;
 mod refuse;

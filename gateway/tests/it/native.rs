@@ -47,7 +47,7 @@ async fn a_run_looks_as_the_contract_shows_it() {
         "{running}"
     );
     worker.finish();
-    let rest = stream.to_end().await;
+    let rest = stream.rest().await;
     assert_eq!(
         rest[0].data,
         json!({"sequence": 4, "text": "", "tokens": 1})
@@ -122,7 +122,7 @@ async fn a_request_key_names_one_run_for_one_payload() {
         (again.status, again.run(), &again.body["replayed"]),
         (200, first.run(), &json!(true))
     );
-    let streamed = acme.stream("/inference", &body).await.to_end().await;
+    let streamed = acme.stream("/inference", &body).await.rest().await;
     assert_eq!(streamed.len(), 6);
     assert_eq!(streamed[0].data["runId"], json!(first.run()));
     body["maxOutputTokens"] = json!(4);
@@ -154,7 +154,7 @@ async fn clients_that_race_one_key_share_one_run() {
         body["requestKey"] = json!(format!("race-{round}"));
         let racers = (0..8).map(|_| {
             let (client, body) = (site.client("acme"), body.clone());
-            tokio::spawn(async move { client.stream("/inference", &body).await.to_end().await })
+            tokio::spawn(async move { client.stream("/inference", &body).await.rest().await })
         });
         let mut runs = std::collections::BTreeSet::new();
         for racer in racers.collect::<Vec<_>>() {

@@ -361,7 +361,7 @@ async fn a_full_queue_refuses_after_the_budget_and_before_nothing_else() {
         micros: None,
     }];
     let mut snapshot = snapshot(folder.path(), vec![acme], &["w0"]);
-    snapshot.pools[0].max_queue_depth = 2;
+    snapshot.pools[0].queues[0].max_depth = 2;
     let site = Site::start(folder, snapshot, config()).await;
     site.wait_served().await;
     let client = site.client("acme");
@@ -445,7 +445,7 @@ async fn a_gateway_that_drains_refuses_new_runs_and_finishes_streams() {
         site.gateway.live_runs() == 0
     })
     .await;
-    assert_eq!(stream.to_end().await.last().unwrap().kind, "completed");
+    assert_eq!(stream.rest().await.last().unwrap().kind, "completed");
     assert_eq!(drained.await.unwrap(), 0);
     site.stop.cancel();
     site.serving.await.unwrap();

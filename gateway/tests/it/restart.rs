@@ -62,7 +62,7 @@ async fn runs_whose_worker_lives_go_on_where_they_were() {
         assert_eq!(stream.take(7).await, seen);
         wait_for("the run to be attached", || theirs.attaches() == 1).await;
         theirs.generate(20);
-        let rest = stream.to_end().await;
+        let rest = stream.rest().await;
         assert_eq!(
             rest.iter().map(|e| e.id).collect::<Vec<_>>(),
             (8..=23).collect::<Vec<_>>()

@@ -11,7 +11,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use weir_gateway::{
     ApiKey, Config, Gateway, Message, ModelPermission, ModelRoute, Pool, Priority, PromptText,
-    SamplingDefaults, ServedVersion, Snapshot, Tenant, TextError, WorkerAddress, WorkerEndpoint,
+    QueueBound, SamplingDefaults, ServedVersion, Snapshot, Tenant, TextError, WorkerAddress,
+    WorkerEndpoint,
 };
 use weir_manifest::ApiKeyHash;
 use weir_run::Price;
@@ -94,10 +95,11 @@ pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) ->
         }],
         pools: vec![Pool {
             name: "small".to_owned(),
-            max_queue_depth: 8,
-            max_wait_ms: 10_000,
-            class_bounds: None,
-            max_depth_per_class: None,
+            queues: [QueueBound {
+                max_depth: 8,
+                max_wait_ms: 10_000,
+            }; 3],
+            class_bounds: [512, 4096],
         }],
         workers: workers
             .iter()
@@ -187,7 +189,7 @@ impl Site {
     }
 
     pub(crate) async fn wait_served(&self) {
-        wait_for("a worker", || self.gateway.is_served(DIGEST)).await;
+        wait_for("a worker", || self.gateway.is_served("small", DIGEST)).await;
     }
 
     pub(crate) fn client(&self, tenant: &str) -> Client {

@@ -36,7 +36,7 @@ async fn a_reader_that_takes_nothing_delays_nobody_and_is_cut() {
         .client("acme")
         .stream("/inference", &ask(500))
         .await
-        .to_end()
+        .rest()
         .await;
     assert_eq!(events.len(), 503, "a keen reader gets everything");
     crate::site::wait_for("the stuck runs to end all the same", || {

@@ -128,6 +128,11 @@ impl FakeWorker {
         self.with(|state| state.sampled)
     }
 
+    /// Rows sent so far, over all runs it holds.
+    pub(crate) fn sent(&self) -> u64 {
+        self.with(|state| state.runs.values().map(|run| run.sent).sum())
+    }
+
     pub(crate) fn held(&self) -> usize {
         self.with(|state| state.runs.len())
     }

@@ -25,7 +25,7 @@ async fn a_dead_workers_runs_end_interrupted_and_are_billed_for_what_they_made()
     let mut events = stream.take(12).await;
     worker.kill();
     site.gateway.worker_died("w0");
-    events.extend(stream.to_end().await);
+    events.extend(stream.rest().await);
     let end = events.last().unwrap();
     assert_eq!(end.kind, "interrupted", "{end:?}");
     assert_eq!(
@@ -70,7 +70,7 @@ async fn a_session_that_breaks_and_returns_loses_and_doubles_nothing() {
     }
     worker.generate(50);
     let mut events = stream.take(2).await;
-    events.extend(stream.to_end().await);
+    events.extend(stream.rest().await);
     assert_whole(&events);
     assert_eq!(events.len(), 43);
     let text: String = events
