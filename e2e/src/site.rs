@@ -145,38 +145,29 @@ impl Site {
         shape: RandomModel,
         stage: &str,
     ) -> Result<()> {
+        self.add_changed_model(model, version, shape, stage, |_| Ok(()))
+    }
+
+    /// As [`Site::add_model`], but `change` gets at the files between signing and declaring.
+    ///
+    /// # Errors
+    /// As [`Site::add_model`], and what `change` reports.
+    pub fn add_changed_model(
+        &self,
+        model: &str,
+        version: u32,
+        shape: RandomModel,
+        stage: &str,
+        change: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
         let dir = self.model_dir(model, version);
         write_random_model(
             &dir,
             &repository().join("examples/models/tiny-chat-v1"),
             shape,
         )?;
-        self.declare(model, version, &dir, stage)
-    }
-
-    /// Signs the files in `dir` and writes their `ModelVersion`.
-    ///
-    /// # Errors
-    /// `weir sign` fails, or the manifest cannot be written.
-    pub fn declare(&self, model: &str, version: u32, dir: &Path, stage: &str) -> Result<()> {
-        let printed = run(weir_command()
-            .args([
-                "sign",
-                "--json",
-                "--model",
-                model,
-                "--version",
-                &version.to_string(),
-                "--key",
-            ])
-            .arg(self.dir.path().join("signer.key"))
-            .arg(dir))?;
-        let mut manifest = serde_json::from_str::<Value>(&printed)?["manifest"].clone();
-        ensure!(
-            manifest.is_object(),
-            "weir sign printed no manifest: {printed}"
-        );
-        manifest["artifact"] = json!({"uri": format!("file:{}", dir.display())});
+        let manifest = self.sign(model, version, &dir)?;
+        change(&dir)?;
         self.write(&format!("model-{model}-v{version}.yaml"), &json!({
             "apiVersion": "weir.dev/v1alpha1", "kind": "ModelVersion", "metadata": {"name": format!("{model}-v{version}")},
             "spec": {
@@ -185,6 +176,34 @@ impl Site {
                 "price": {"promptMicrosPerToken": 1, "cachedMicrosPerToken": 0, "outputMicrosPerToken": 4},
             },
         }))
+    }
+
+    /// Signs the files in `dir`; the `spec.manifest` that names them.
+    fn sign(&self, model: &str, version: u32, dir: &Path) -> Result<Value> {
+        let number = version.to_string();
+        let mut command = weir_command();
+        command.args([
+            "sign",
+            "--json",
+            "--model",
+            model,
+            "--version",
+            &number,
+            "--key",
+        ]);
+        let printed = run(command.arg(self.dir.path().join("signer.key")).arg(dir))?;
+        let claim = serde_json::from_str::<Value>(&printed)?["claim"].clone();
+        let mut manifest = claim
+            .as_object()
+            .cloned()
+            .with_context(|| format!("no claim in {printed}"))?;
+        // Model and version are fields of the object itself.
+        manifest.retain(|field, _| field != "model" && field != "version");
+        manifest.insert(
+            "artifact".to_owned(),
+            json!({"uri": format!("file:{}", dir.display())}),
+        );
+        Ok(Value::Object(manifest))
     }
 
     fn keygen(&self) -> Result<()> {

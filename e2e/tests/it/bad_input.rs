@@ -86,21 +86,18 @@ fn a_bad_manifest_is_named_and_changes_nothing_that_serves() {
 fn a_tampered_version_never_serves_and_says_which_file() {
     let site = site();
     let weir = site.up().unwrap();
-    site.add_model(
-        "random",
-        2,
-        RandomModel {
-            seed: 2,
-            ..RandomModel::default()
-        },
-        "Production",
-    )
-    .unwrap();
-    let weights = site.model_dir("random", 2).join("model.safetensors");
-    let mut bytes = std::fs::read(&weights).unwrap();
-    let last = bytes.len() - 1;
-    bytes[last] ^= 1;
-    std::fs::write(&weights, bytes).unwrap();
+    let tamper = |dir: &std::path::Path| {
+        let weights = dir.join("model.safetensors");
+        let mut bytes = std::fs::read(&weights)?;
+        *bytes.last_mut().unwrap() ^= 1;
+        Ok(std::fs::write(&weights, bytes)?)
+    };
+    let shape = RandomModel {
+        seed: 2,
+        ..RandomModel::default()
+    };
+    site.add_changed_model("random", 2, shape, "Production", tamper)
+        .unwrap();
     let condition = wait_for("the verdict on version 2", 30, || {
         let objects: Value = weir_e2e::Client::new(&weir.admin, "")
             .get("/objects")

@@ -1,12 +1,12 @@
 //! `kill -9` of the gateway at random points under load, alone and together with its workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use weir_e2e::{Event, RandomModel, Seeded, Signal, Site, Tenant, Weir, send, wait_for};
+use weir_e2e::{Client, Event, RandomModel, Seeded, Signal, Site, Tenant, Weir, send, wait_for};
 
 /// What the clients of one life of the gateway saw: run, its request key, and the events that arrived before the end.
 type Seen = Mutex<BTreeMap<String, Vec<Event>>>;
@@ -68,13 +68,7 @@ fn no_acknowledged_event_is_lost_or_doubled_when_the_gateway_is_killed() {
         "a quiet run proves nothing: {} runs",
         ended.len()
     );
-    let tokens: u64 = ended
-        .values()
-        .map(|events| events.last().unwrap().json()["usage"].clone())
-        .map(|usage| {
-            usage["promptTokens"].as_u64().unwrap() + usage["outputTokens"].as_u64().unwrap()
-        })
-        .sum();
+    let tokens = tokens_by_key(&weir.client("acme-dev-key"), counter.into_inner(), &ended);
     let usage = weir.client("acme-dev-key").get("/usage").unwrap().body;
     assert_eq!(
         usage["windows"][0]["usedTokens"], tokens,
@@ -86,12 +80,39 @@ fn no_acknowledged_event_is_lost_or_doubled_when_the_gateway_is_killed() {
     );
 }
 
+/// Asks with every key that was ever used again: a key that a killed gateway had accepted names the same run, whether or not its
+/// client heard of it. The tokens of all of them.
+fn tokens_by_key(client: &Client, keys: u64, ended: &BTreeMap<String, Vec<Event>>) -> u64 {
+    let mut tokens = 0;
+    let mut found = BTreeSet::new();
+    for key in 0..keys {
+        let reply = client.post("/inference", &request(key)).unwrap();
+        assert!(matches!(reply.status, 200 | 202), "{reply:?}");
+        let events = client.all_events(&reply.run_id(), 0).unwrap();
+        let usage = events.last().unwrap().json()["usage"].clone();
+        tokens += usage["promptTokens"].as_u64().unwrap() + usage["outputTokens"].as_u64().unwrap();
+        assert!(
+            found.insert(reply.run_id()),
+            "two keys have one run: {}",
+            reply.run_id()
+        );
+    }
+    assert!(
+        ended.keys().all(|run| found.contains(run)),
+        "a run that a client saw has lost its key"
+    );
+    tokens
+}
+
+fn request(key: u64) -> serde_json::Value {
+    json!({"model": "random", "input": "count", "maxOutputTokens": 60, "requestKey": format!("key-{key}"),
+        "sampling": {"temperature": 0.0, "ignoreEos": true}})
+}
+
 /// Starts runs and reads their streams until told to stop, or until the gateway is gone.
-fn load(client: &weir_e2e::Client, stop: &AtomicBool, counter: &AtomicU64, seen: &Seen) {
+fn load(client: &Client, stop: &AtomicBool, counter: &AtomicU64, seen: &Seen) {
     while !stop.load(Ordering::Relaxed) {
-        let key = format!("key-{}", counter.fetch_add(1, Ordering::Relaxed));
-        let body = json!({"model": "random", "input": "count", "maxOutputTokens": 60, "requestKey": key,
-            "sampling": {"temperature": 0.0, "ignoreEos": true}});
+        let body = request(counter.fetch_add(1, Ordering::Relaxed));
         let Ok(mut stream) = client.stream(&body) else {
             return;
         };

@@ -50,7 +50,7 @@ fn nothing_of_one_tenant_is_visible_to_the_other() {
     assert_eq!(usage["tenant"], "globex");
     assert_eq!(usage["byModel"][0]["runs"]["completed"], 1, "{usage}");
 
-    for key in ["", "acme-dev-ke", "acme-dev-key ", "weir1$x$y"] {
+    for key in ["", "acme-dev-ke", "acme-dev-keyx", "weir1$x$y"] {
         let stranger = weir.client(key).get("/usage").unwrap();
         assert_eq!(
             (stranger.status, stranger.code()),

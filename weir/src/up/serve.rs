@@ -85,6 +85,7 @@ impl Serving {
         let mut problems = self.read();
         let trust = self.trust(&mut problems);
         self.verify(&trust).await;
+        problems.extend(self.unverified());
         self.decide();
         self.act(&mut problems);
         if self.placement.serving.is_empty() && problems.is_empty() {
@@ -142,6 +143,18 @@ impl Serving {
         }
     }
 
+    /// Versions that may not serve, each with the file or key at fault.
+    fn unverified(&self) -> Vec<Problem> {
+        let verdicts = self.verdicts.iter();
+        let at_fault = verdicts.filter_map(|(name, verdict)| {
+            let entry = self.catalog.versions.get(name)?;
+            let unverified = verdict.as_ref().err()?;
+            let text = format!("{}: {}", unverified.reason, unverified.message);
+            Some(entry.source.problem("spec.signature", text))
+        });
+        at_fault.collect()
+    }
+
     fn decide(&mut self) {
         for (_, worker) in self.workers.iter() {
             let generation = self
@@ -183,10 +196,7 @@ impl Serving {
 
     /// Versions for which a request would find a worker.
     fn ready(&self) -> BTreeSet<String> {
-        let is_served = |placed: &Placed| {
-            self.gateway
-                .is_served(&placed.entry.valid.pool, &placed.verified.digest)
-        };
+        let is_served = |placed: &Placed| self.gateway.is_served(&placed.verified.digest);
         self.placed
             .iter()
             .filter(|(_, placed)| is_served(placed))
@@ -196,16 +206,16 @@ impl Serving {
 
     fn act(&mut self, problems: &mut Vec<Problem>) {
         for name in &self.placement.with_workers {
+            // What is not verified any more, or names a pool that is not there, runs on as it was.
             if let (Some(entry), Some(Ok(verified))) =
                 (self.catalog.versions.get(name), self.verdicts.get(name))
+                && self.catalog.pools.contains_key(&entry.valid.pool)
             {
-                self.placed.insert(
-                    name.clone(),
-                    Placed {
-                        entry: entry.clone(),
-                        verified: verified.clone(),
-                    },
-                );
+                let placed = Placed {
+                    entry: entry.clone(),
+                    verified: verified.clone(),
+                };
+                self.placed.insert(name.clone(), placed);
             }
         }
         self.placed

@@ -68,8 +68,16 @@ pub fn routes(
 /// A pool's bounds for the gateway.
 pub fn pool(valid: &ValidGpuPool) -> Pool {
     let queue = valid.queue.standard;
+    let bound = |class: usize| {
+        valid
+            .prompt_classes
+            .get(class)
+            .map_or(u32::MAX, |class| class.max_prompt_tokens)
+    };
     Pool {
         name: valid.name.clone(),
+        class_bounds: Some([bound(0), bound(1)]),
+        max_depth_per_class: None,
         max_queue_depth: queue.max_depth,
         max_wait_ms: u64::try_from(queue.max_wait.as_millis()).unwrap_or(u64::MAX),
     }
