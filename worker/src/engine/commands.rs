@@ -65,9 +65,11 @@ impl Engine {
 
     /// The runs of a session that is gone go on, up to their credit.
     fn orphan_runs(&mut self, session: SessionId) {
+        let now = Instant::now();
         for number in self.runs.of_session(session) {
             self.runs.change(number, |run| {
                 run.owner = None;
+                run.orphaned = Some(now);
                 run.listed = false;
             });
             self.settle_pause(number);
@@ -219,6 +221,7 @@ impl Engine {
         let rewound = self.runs.change(number, |run| {
             run.window.rewind(to.from_index)?;
             (run.epoch, run.owner, run.listed) = (to.epoch, Some(session), false);
+            run.orphaned = None;
             run.credit = run.credit.max(to.credit);
             Ok(())
         });

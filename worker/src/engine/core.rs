@@ -20,6 +20,9 @@ use super::snapshot::Snapshot;
 /// The moving averages are over about so many steps.
 const EWMA_STEPS: u64 = 16;
 
+/// Time between two looks for runs that nobody wants any more.
+const SWEEP: Duration = Duration::from_secs(1);
+
 /// Everything an engine is made of.
 pub(crate) struct Parts {
     pub(crate) scheduler: Scheduler,
@@ -48,6 +51,7 @@ pub(crate) struct Engine {
     /// Runs that got a row in this step.
     touched: Vec<RunNumber>,
     over_memory: bool,
+    swept: Instant,
     snapshot: Snapshot,
     step_ns: u64,
     host_ns: u64,
@@ -73,6 +77,7 @@ impl Engine {
             sampled: Vec::new(),
             touched: Vec::new(),
             over_memory: false,
+            swept: Instant::now(),
             snapshot: Snapshot::default(),
             step_ns: 0,
             host_ns: 0,
@@ -91,6 +96,7 @@ impl Engine {
     /// The device failed; no further step may be made.
     pub(crate) fn step(&mut self) -> Result<Stepped, BackendError> {
         let begin = Instant::now();
+        self.sweep(begin);
         self.parts.scheduler.plan();
         self.apply_events(begin);
         let planned = Instant::now();
@@ -270,6 +276,19 @@ impl Engine {
                 self.settle_pause(number);
             }
         }
+    }
+
+    /// Ends what gateways left behind. An idle engine does not come here, and need not: what is left behind takes room only from
+    /// what comes.
+    fn sweep(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = now;
+        for number in self.runs.abandoned(now) {
+            self.end_run(number, Reason::Cancelled, "");
+        }
+        self.settle_memory();
     }
 
     /// Sends what can be sent to every session.

@@ -13,8 +13,8 @@ use super::run::{Run, RunNumber};
 /// here belongs to gateways that left.
 const FINISHED_MAX: usize = 4096;
 
-/// A finished run is forgotten after this, acknowledged or not: a gateway acknowledges within moments, unless it ended the run itself
-/// or left for good. Far longer than any restart of one takes.
+/// A finished run is forgotten after this, acknowledged or not, and a live one without a session is cancelled: a gateway acknowledges
+/// within moments, unless it ended the run itself or left for good. Far longer than any restart of one takes.
 const FORGET_AFTER: Duration = Duration::from_mins(5);
 
 /// Bytes of unacknowledged rows over all runs. Beyond it finished runs are forgotten, oldest first, and then live ones pause.
@@ -143,6 +143,16 @@ impl HeldRuns {
                 .filter(|(_, run)| !run.is_finished())
                 .map(|(number, _)| *number),
         )
+    }
+
+    /// Numbers of the live runs whose gateway left long ago, in the order they came.
+    pub(crate) fn abandoned(&self, now: Instant) -> Vec<RunNumber> {
+        let is_old = |since: Instant| now.saturating_duration_since(since) > FORGET_AFTER;
+        let abandoned = self
+            .runs
+            .iter()
+            .filter(|(_, run)| !run.is_finished() && run.orphaned.is_some_and(is_old));
+        sorted(abandoned.map(|(number, _)| *number))
     }
 
     /// What a gateway's welcome lists.

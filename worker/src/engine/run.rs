@@ -58,6 +58,8 @@ pub(crate) struct Run {
     pub(crate) paused: bool,
     /// Whether its session's list of runs with unsent rows has it.
     pub(crate) listed: bool,
+    /// When its session was lost, while no other has it.
+    pub(crate) orphaned: Option<Instant>,
     /// When its last row was made.
     pub(crate) ended: Option<Instant>,
     rules: EndRules,
@@ -95,6 +97,7 @@ impl Run {
             credit: request.credit,
             paused: false,
             listed: false,
+            orphaned: None,
             ended: None,
             rules: request.rules.clone(),
             sampling: request.sampling.clone(),
