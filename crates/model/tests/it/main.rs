@@ -4,6 +4,7 @@
     reason = "helpers of tests are outside of test functions"
 )]
 
+mod allocation;
 mod harness;
 mod invariance;
 mod parity;

@@ -123,69 +123,71 @@ unsafe fn tile<V: Lanes, F: Format, const T: usize, const R: usize>(
     token: usize,
     row: usize,
 ) {
-    // SAFETY: the caller's: T tokens from `token` and R rows from `row` exist, each with `cols` elements; the tail goes through
-    // buffers of sixteen.
+    // SAFETY: the caller's: T tokens from `token` and R rows from `row` exist, each with `cols` elements.
     unsafe {
-        let x = args.x.add(token * args.x_stride);
-        let weights = args.weights.add(row * args.cols * F::SIZE);
+        let xs: [*const f32; T] = std::array::from_fn(|t| args.x.add((token + t) * args.x_stride));
+        let row_bytes = args.cols * F::SIZE;
+        let ws: [*const u8; R] = std::array::from_fn(|r| args.weights.add((row + r) * row_bytes));
         let mut sums = [[V::splat(0.0); R]; T];
         let whole = args.cols / LANES * LANES;
         let mut col = 0;
         while col < whole {
-            let mut w = [V::splat(0.0); R];
-            for r in 0..R {
-                w[r] = F::load::<V>(weights.add((r * args.cols + col) * F::SIZE));
-            }
-            for t in 0..T {
-                let x = V::load(x.add(t * args.x_stride + col));
-                for r in 0..R {
-                    sums[t][r] = x.mul_add(w[r], sums[t][r]);
-                }
-            }
+            sums = step::<V, F, T, R>(
+                sums,
+                xs.map(|x| x.add(col)),
+                ws.map(|w| w.add(col * F::SIZE)),
+            );
             col += LANES;
         }
         if whole < args.cols {
-            tail::<V, F, T, R>(args, x, weights, &mut sums);
+            // The last columns go through buffers filled up with zeros.
+            let count = args.cols - whole;
+            let mut x_tails = [[0f32; LANES]; T];
+            let mut w_tails = [[0u8; LANES * 4]; R];
+            for t in 0..T {
+                std::ptr::copy_nonoverlapping(xs[t].add(whole), x_tails[t].as_mut_ptr(), count);
+            }
+            for r in 0..R {
+                let from = ws[r].add(whole * F::SIZE);
+                std::ptr::copy_nonoverlapping(from, w_tails[r].as_mut_ptr(), count * F::SIZE);
+            }
+            let xs = std::array::from_fn(|t| x_tails[t].as_ptr());
+            let ws = std::array::from_fn(|r| w_tails[r].as_ptr());
+            sums = step::<V, F, T, R>(sums, xs, ws);
         }
         for t in 0..T {
+            let out = args.out.add((token + t) * args.out_stride + row);
             for r in 0..R {
                 let mut value = sums[t][r].sum();
                 if !args.bias.is_null() {
                     value += args.bias.add(row + r).read();
                 }
-                let out = args.out.add((token + t) * args.out_stride + row + r);
+                let out = out.add(r);
                 *out = if args.accumulate { *out + value } else { value };
             }
         }
     }
 }
 
-/// The last columns, where there are fewer than sixteen.
+/// Sixteen columns of a tile. Sums go in and out by value: a reference would keep them in memory.
 #[inline(always)]
-unsafe fn tail<V: Lanes, F: Format, const T: usize, const R: usize>(
-    args: &GemmArgs,
-    x: *const f32,
-    weights: *const u8,
-    sums: &mut [[V; R]; T],
-) {
-    let col = args.cols / LANES * LANES;
-    let count = args.cols - col;
-    // SAFETY: `count` elements from `col` exist in each row; the buffers hold sixteen of the largest.
+unsafe fn step<V: Lanes, F: Format, const T: usize, const R: usize>(
+    mut sums: [[V; R]; T],
+    xs: [*const f32; T],
+    ws: [*const u8; R],
+) -> [[V; R]; T] {
+    // SAFETY: the caller's: sixteen elements at each pointer.
     unsafe {
+        let mut w = [V::splat(0.0); R];
         for r in 0..R {
-            let mut bytes = [0u8; LANES * 4];
-            let from = weights.add((r * args.cols + col) * F::SIZE);
-            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), count * F::SIZE);
-            let w = F::load::<V>(bytes.as_ptr());
-            for t in 0..T {
-                let mut floats = [0f32; LANES];
-                std::ptr::copy_nonoverlapping(
-                    x.add(t * args.x_stride + col),
-                    floats.as_mut_ptr(),
-                    count,
-                );
-                sums[t][r] = V::load(floats.as_ptr()).mul_add(w, sums[t][r]);
+            w[r] = F::load::<V>(ws[r]);
+        }
+        for t in 0..T {
+            let x = V::load(xs[t]);
+            for r in 0..R {
+                sums[t][r] = x.mul_add(w[r], sums[t][r]);
             }
         }
+        sums
     }
 }
