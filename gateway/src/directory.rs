@@ -72,6 +72,15 @@ impl Directory {
         let permission = permission(tenant, name)?;
         let model = self.models.get(name).ok_or_else(|| not_found(asked))?;
         let (version, reason) = match pinned {
+            Some(_) if !permission.pinning => {
+                return Err(ApiError::new(
+                    ErrorCode::ModelNotPermitted,
+                    format!(
+                        "this tenant may not name a version of \"{name}\"; ask for \"{name}\" alone"
+                    ),
+                )
+                .param("model"));
+            }
             Some(version) => (version, DecisionReason::Pinned),
             None => choose(model, coin),
         };

@@ -107,6 +107,8 @@ pub struct ModelPermission {
     pub tiers: Vec<String>,
     /// Whether its requests may be served by a permitted smaller model.
     pub fallback: bool,
+    /// Whether its requests may name a version (`model@2`).
+    pub pinning: bool,
 }
 
 /// A model and the versions that serve it.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use http::header::{ALLOW, HeaderMap, HeaderValue};
+use http::header::{ALLOW, CONNECTION, HeaderMap, HeaderValue};
 use http::{Method, Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use weir_protocol::error::ErrorCode;
 
 use super::body::Body;
@@ -88,6 +88,7 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
     let request_id = request_id(request.headers());
     let path = request.uri().path().to_owned();
     let route = Route::find(&path);
+    let has_body = !request.body().is_end_stream();
     let metrics = Arc::clone(&core.metrics);
     let outcome = match route {
         None => Err(ApiError::new(
@@ -107,11 +108,25 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
         response.headers_mut().insert(ALLOW, allowed);
     }
     response.headers_mut().insert(X_REQUEST_ID, request_id);
+    if has_body && leaves_body_unread(response.status()) {
+        // The connection ends after this answer: a client that is not told would send its next request into the void.
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
     metrics.request(
         route.map_or("none", Route::name),
         response.status().as_u16(),
     );
     response
+}
+
+/// Refusals that are made before the body is looked at.
+fn leaves_body_unread(status: http::StatusCode) -> bool {
+    use http::StatusCode as S;
+    matches!(
+        status,
+        S::UNAUTHORIZED | S::NOT_FOUND | S::METHOD_NOT_ALLOWED
+    )
 }
 
 async fn dispatch(

@@ -77,6 +77,7 @@ pub(crate) fn tenant(name: &str) -> Tenant {
             name: "tiny".to_owned(),
             tiers: Vec::new(),
             fallback: false,
+            pinning: true,
         }],
         trust_scope: name.to_owned(),
         retention_ms: 86_400_000,

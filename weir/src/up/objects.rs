@@ -250,13 +250,6 @@ fn pool_status(serving: &Serving, entry: &Entry<GpuPool>) -> (GpuPoolStatus, Vec
         canary_weight_percent: None,
         rollback_to: None,
     });
-    let in_pool = serving
-        .placed
-        .values()
-        .filter(|placed| placed.entry.valid.pool == *name);
-    let waiting = in_pool
-        .map(|placed| serving.gateway.queue_depth(&placed.verified.digest))
-        .sum();
     let engine = &entry.valid.engine;
     let status = GpuPoolStatus {
         observed_generation: Some(entry.generation),
@@ -269,7 +262,7 @@ fn pool_status(serving: &Serving, entry: &Entry<GpuPool>) -> (GpuPoolStatus, Vec
             tokens_total: i64::try_from(total).ok(),
             observed_at: Time(Timestamp::now()),
         }),
-        queue_depth: Some(count(waiting)),
+        queue_depth: Some(count(serving.gateway.queue_depth(name))),
         models: Some(models.collect()),
         effective_engine: Some(EffectiveEngine {
             max_batch_tokens: i32::try_from(engine.max_batch_tokens).unwrap_or(i32::MAX),

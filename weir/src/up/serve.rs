@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_api::ModelVersion;
 use weir_api::model_version::Stage;
-use weir_gateway::{Gateway, Snapshot};
+use weir_gateway::{Gateway, Pool, Snapshot};
 use weir_manifest::TrustPolicySpec;
 use weir_store::Store;
 
@@ -196,7 +196,10 @@ impl Serving {
 
     /// Versions for which a request would find a worker.
     fn ready(&self) -> BTreeSet<String> {
-        let is_served = |placed: &Placed| self.gateway.is_served(&placed.verified.digest);
+        let is_served = |placed: &Placed| {
+            self.gateway
+                .is_served(&placed.entry.valid.pool, &placed.verified.digest)
+        };
         self.placed
             .iter()
             .filter(|(_, placed)| is_served(placed))
@@ -292,7 +295,7 @@ impl Serving {
                 .catalog
                 .pools
                 .values()
-                .map(|entry| snapshot::pool(&entry.valid))
+                .map(|entry| Pool::from(&entry.valid))
                 .collect(),
             workers: self.workers.endpoints(),
         }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use weir_api::gpu_pool::Priority;
-use weir_api::{ValidGpuPool, ValidModelVersion, ValidTenantQuota};
+use weir_api::{ValidModelVersion, ValidTenantQuota};
 use weir_gateway::{
-    ApiKey, ModelPermission, ModelRoute, Pool, PromptText, SamplingDefaults, ServedVersion, Tenant,
+    ApiKey, ModelPermission, ModelRoute, PromptText, SamplingDefaults, ServedVersion, Tenant,
 };
 
 use super::catalog::Catalog;
@@ -65,24 +65,6 @@ pub fn routes(
     by_model.into_iter().filter_map(route).collect()
 }
 
-/// A pool's bounds for the gateway.
-pub fn pool(valid: &ValidGpuPool) -> Pool {
-    let queue = valid.queue.standard;
-    let bound = |class: usize| {
-        valid
-            .prompt_classes
-            .get(class)
-            .map_or(u32::MAX, |class| class.max_prompt_tokens)
-    };
-    Pool {
-        name: valid.name.clone(),
-        class_bounds: Some([bound(0), bound(1)]),
-        max_depth_per_class: None,
-        max_queue_depth: queue.max_depth,
-        max_wait_ms: u64::try_from(queue.max_wait.as_millis()).unwrap_or(u64::MAX),
-    }
-}
-
 /// A tenant with the hashes of the keys whose Secrets are there.
 pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog) -> Tenant {
     let keys = valid.keys.iter().filter_map(|key| {
@@ -98,6 +80,7 @@ pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog) -> Tenant {
         name: name.to_owned(),
         tiers: model.tiers.iter().flatten().cloned().collect(),
         fallback: model.fallback == weir_api::model_version::Permission::Allowed,
+        pinning: model.pinning == weir_api::model_version::Permission::Allowed,
     };
     let named = valid
         .models
