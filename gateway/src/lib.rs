@@ -9,11 +9,13 @@
 
 mod admit;
 mod auth;
+pub mod cli;
 mod clock;
 mod config;
 mod core;
 mod directory;
 mod error;
+mod file;
 mod gateway;
 mod http;
 mod hub;
@@ -29,6 +31,7 @@ mod timers;
 mod worker_metrics;
 
 pub use config::Config;
+pub use file::{SnapshotFile, SnapshotFileError};
 pub use gateway::{Gateway, WorkerView};
 pub use snapshot::{
     ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,

@@ -65,10 +65,15 @@ impl Core {
             let id = new_run_id();
             match self.take_place(directory, tenant, (id, &plan), request) {
                 Ok(slot) => {
+                    // Its turn may be now: then it holds a seat while it becomes durable, and no place in the line.
+                    let version = Arc::clone(&plan.candidate.version);
+                    self.pump(&version.digest);
                     let admitted = self.commit(tenant, request, (id, plan), slot).await;
                     self.metrics
                         .admission_seconds
                         .observe(begun.elapsed().as_secs_f64());
+                    // The run can go now; or its seat is free again.
+                    self.pump(&version.digest);
                     return admitted;
                 }
                 Err(_) if place < last => {}
@@ -207,7 +212,6 @@ impl Core {
         if let Err(job) = self.queues.push(slot, Box::new(job)) {
             self.end_unsent(*job, Ending::of(&QUEUE_WAIT));
         }
-        self.pump(&run.manifest_digest);
         Ok(Admitted {
             run,
             replayed: false,

@@ -13,12 +13,14 @@
 mod bench;
 mod cancel;
 mod client;
+mod connections;
 mod durable;
 mod gate;
 mod native;
 mod openai;
 mod refuse;
 mod restart;
+mod routing;
 mod site;
 mod slow;
 mod tenants;

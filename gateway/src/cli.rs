@@ -1,0 +1,190 @@
+//! The gateway as a process of its own: a snapshot from a file, a store in a folder, two ports.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use weir_store::{Engine, Store};
+use weir_telemetry::admin::Admin;
+use weir_telemetry::logging::{self, LogFormat};
+use weir_telemetry::shutdown::{Ending, run_until_signal};
+use weir_telemetry::{Metrics, Readiness};
+
+use crate::{Config, Gateway, Snapshot, SnapshotFile};
+
+/// How often the snapshot's file is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Beyond the drain: time to end sessions and close the store.
+const AFTER_DRAIN: Duration = Duration::from_secs(5);
+
+/// `sysexits.h`: configuration error.
+const EX_CONFIG: u8 = 78;
+
+/// Serves inference over HTTP in front of workers.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GatewayArgs {
+    /// JSON file that says who may use what, and which workers there are; followed while it changes.
+    #[arg(long, value_name = "FILE", env = "WEIR_SNAPSHOT")]
+    pub snapshot: PathBuf,
+    /// Folder of the store.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        env = "WEIR_DATA",
+        default_value = ".weir"
+    )]
+    pub data: PathBuf,
+    /// Engine of the store: redb or sled.
+    #[arg(long, value_name = "ENGINE", default_value_t = Engine::default().as_str().to_owned())]
+    pub store: String,
+    /// Where to serve clients.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Where to serve /healthz, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    pub admin: SocketAddr,
+    /// Name of this process among several that share the store.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "WEIR_REPLICA",
+        default_value = "gateway-0"
+    )]
+    pub replica: String,
+    /// Seconds from the first signal to the end, for streams to finish.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain_s: u64,
+    /// Form of the log: text or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log: LogFormat,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs until a signal; the exit status of the process.
+pub fn main(args: GatewayArgs) -> ExitCode {
+    if logging::init(args.log).is_err() {
+        // There is no log to tell it to; the status says that the configuration is wrong.
+        return ExitCode::from(EX_CONFIG);
+    }
+    let built = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = match built {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start the runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    let drain = Duration::from_secs(args.drain_s);
+    let ended = runtime.block_on(run_until_signal(drain + AFTER_DRAIN, |stop| {
+        serve(args, stop)
+    }));
+    // Tokenizers may be at work on threads that nobody waits for.
+    runtime.shutdown_background();
+    match ended {
+        Ok(Ending::Finished(Ok(()))) => ExitCode::SUCCESS,
+        Ok(Ending::Finished(Err(error))) => {
+            tracing::error!(error = &*error as &dyn std::error::Error, "gateway ended");
+            ExitCode::FAILURE
+        }
+        Ok(Ending::DeadlinePassed | Ending::Forced) => ExitCode::FAILURE,
+        Err(error) => {
+            tracing::error!(%error, "cannot take signals");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure> {
+    let GatewayArgs {
+        snapshot,
+        data,
+        store,
+        listen,
+        admin,
+        replica,
+        drain_s,
+        log: _,
+    } = args;
+    let engine: Engine = store.parse()?;
+    let folder = data.join("store");
+    let store = tokio::task::spawn_blocking(move || weir_store::open(&folder, engine)).await??;
+    let (metrics, readiness) = (Metrics::new(), Readiness::new());
+    readiness.set_not_ready("snapshot", "no snapshot was read yet");
+    let admin = Admin {
+        readiness: readiness.clone(),
+        metrics: metrics.clone(),
+        pages: BTreeMap::new(),
+    }
+    .serve(TcpListener::bind(admin).await?, CancellationToken::new());
+    let admin = tokio::spawn(admin);
+    let config = Config {
+        replica,
+        ..Config::default()
+    };
+    let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
+    let following = tokio::spawn(follow(
+        SnapshotFile::new(&snapshot),
+        gateway.clone(),
+        readiness.clone(),
+    ));
+    let listener = TcpListener::bind(listen).await?;
+    tracing::info!(listen = %listener.local_addr()?, "serving");
+    let drain = Duration::from_secs(drain_s);
+    gateway.serve(listener, stop, drain).await;
+    following.abort();
+    readiness.set_not_ready("gateway", "shutting down");
+    end(&gateway, &*store).await?;
+    admin.abort();
+    Ok(())
+}
+
+async fn end(gateway: &Gateway, store: &dyn Store) -> Result<(), Failure> {
+    let left = gateway.live_runs();
+    if left > 0 {
+        tracing::info!(
+            runs = left,
+            "runs stay with their workers for the next gateway"
+        );
+    }
+    gateway.stop().await;
+    store.close(AFTER_DRAIN).await?;
+    Ok(())
+}
+
+/// Applies the file's snapshot whenever it changes; a broken file changes nothing that serves.
+async fn follow(mut file: SnapshotFile, gateway: Gateway, readiness: Readiness) {
+    loop {
+        let read = tokio::task::spawn_blocking(move || {
+            let outcome = file.read();
+            (file, outcome)
+        });
+        let Ok((returned, outcome)) = read.await else {
+            tracing::error!("reading the snapshot failed; it is no longer followed");
+            return;
+        };
+        file = returned;
+        match outcome {
+            Ok(Some(snapshot)) => {
+                gateway.apply(snapshot);
+                readiness.set_ready("snapshot");
+                tracing::info!("snapshot applied");
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "the snapshot was not taken"
+                );
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
