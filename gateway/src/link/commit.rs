@@ -5,10 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weir_admission::Finished;
+use weir_protocol::worker::{Progress, progress};
 use weir_run::{RunId, RunStatus};
 use weir_store::{Append, Appended, Store, StoreError};
 
+use super::Link;
+use super::session::id_bytes;
 use super::writer::Pending;
+use crate::clock::now_ms;
+use crate::core::CANCELLED;
 use crate::metrics::Metrics;
 
 /// What became of one run's append.
@@ -24,6 +30,96 @@ pub(crate) enum Outcome {
 pub(crate) struct InFlight {
     pub(crate) runs: Vec<(RunId, Pending)>,
     pub(crate) future: Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>,
+}
+
+impl Link {
+    /// Starts an append of everything pending, unless one is under way: what comes meanwhile shares the next one.
+    pub(super) fn commit(&mut self) {
+        if self.in_flight.is_some() || self.dirty.is_empty() {
+            return;
+        }
+        let now = now_ms();
+        let mut runs = Vec::with_capacity(self.dirty.len());
+        let mut appends = Vec::with_capacity(self.dirty.len());
+        for run in self.dirty.drain(..) {
+            if let Some(held) = self.runs.get_mut(&run) {
+                let pending = std::mem::take(&mut held.pending);
+                appends.push(held.writer.append(&pending, now));
+                runs.push((run, pending));
+            }
+        }
+        let (store, metrics) = (Arc::clone(&self.core.store), Arc::clone(&self.core.metrics));
+        self.in_flight = Some(InFlight {
+            runs,
+            future: Box::pin(append_durably(store, metrics, appends)),
+        });
+    }
+
+    pub(super) async fn flush(&mut self) {
+        loop {
+            self.commit();
+            let Some(in_flight) = &mut self.in_flight else {
+                return;
+            };
+            let outcomes = in_flight.future.as_mut().await;
+            self.committed(outcomes);
+        }
+    }
+
+    /// Durable: now it may be seen, and the worker may forget it and send more.
+    pub(super) fn committed(&mut self, outcomes: Vec<Outcome>) {
+        let Some(InFlight { runs, .. }) = self.in_flight.take() else {
+            return;
+        };
+        let mut progress = Vec::with_capacity(runs.len());
+        for ((run, pending), outcome) in runs.into_iter().zip(outcomes) {
+            let status = match outcome {
+                Outcome::Done(status) => status,
+                Outcome::Lost(why) => {
+                    self.abandon(run, &why);
+                    continue;
+                }
+            };
+            let Some(held) = self.runs.get_mut(&run) else {
+                continue;
+            };
+            // Rows that came meanwhile are pending; those before them are durable.
+            let acknowledged = held.writer.next_index - held.pending.rows();
+            progress.push(progress::Run {
+                run: id_bytes(run),
+                acknowledged,
+                credit: acknowledged + self.core.config.row_window,
+            });
+            let created_at_ms = held.writer.created_at_ms;
+            self.core
+                .metrics
+                .saw(created_at_ms, &mut held.shown, &pending.frames);
+            let ended = pending.is_terminal();
+            self.core.hub.publish(&held.writer.live, pending.frames);
+            if ended {
+                self.ended(run, status);
+            } else if status == RunStatus::Cancelling && held.writer.live.intend(CANCELLED) {
+                self.cancel(run);
+            }
+        }
+        self.send(Progress { runs: progress });
+    }
+
+    fn ended(&mut self, run: RunId, status: RunStatus) {
+        if let Some(held) = self.runs.remove(&run) {
+            self.handle.vacate(held.writer.reserved_tokens);
+            self.core.ended(&held.writer, status);
+            self.core.queues.finished(
+                &held.digest,
+                &Finished {
+                    output_tokens: held.writer.output_tokens() as u32,
+                    ceiling: held.writer.ceiling() as u32,
+                    service_ms: held.sent.elapsed().as_millis() as u64,
+                },
+            );
+            self.core.pump(&held.digest);
+        }
+    }
 }
 
 /// Appends until the store says yes or says that it never will. Nothing is shown before; workers are held back by their credit.

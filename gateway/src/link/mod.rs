@@ -2,6 +2,7 @@
 
 mod commit;
 mod connect;
+mod receive;
 mod reconcile;
 mod session;
 mod writer;

@@ -8,20 +8,16 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
-use weir_admission::Finished;
 use weir_protocol::frames::{PROTOCOL, run_bytes};
-use weir_protocol::worker::{
-    Cancel, GatewayFrame, Hello, Ping, Progress, Rejected, Row, StepOutput, Submit, WorkerFrame,
-    WorkerStatus, progress, rejected::Code, worker_frame,
-};
+use weir_protocol::worker::{Cancel, GatewayFrame, Hello, Ping, Submit, WorkerFrame};
 use weir_run::{RunId, RunStatus};
 
-use super::commit::{InFlight, Outcome, append_durably};
+use super::commit::{InFlight, Outcome};
 use super::connect::{Conn, ConnectError, connect};
-use super::writer::{Pending, RowGap};
+use super::writer::Pending;
 use super::{Command, Ending, Job, LinkHandle, Writer};
 use crate::clock::now_ms;
-use crate::core::{CANCELLED, Core};
+use crate::core::Core;
 use crate::hub::Phase;
 
 /// A link's own state. Only its task touches it.
@@ -31,13 +27,13 @@ pub(crate) struct Link {
     commands: mpsc::UnboundedReceiver<Command>,
     pub(super) runs: HashMap<RunId, Held>,
     /// Runs with something pending.
-    dirty: Vec<RunId>,
-    in_flight: Option<InFlight>,
+    pub(super) dirty: Vec<RunId>,
+    pub(super) in_flight: Option<InFlight>,
     pub(super) conn: Option<Conn>,
     /// The worker process of the last session.
     pub(super) boot: String,
     session_epoch: u64,
-    heard: Instant,
+    pub(super) heard: Instant,
     lost: Option<Instant>,
     backoff: Duration,
     retiring: bool,
@@ -252,55 +248,6 @@ impl Link {
         }
     }
 
-    fn receive(&mut self, received: WorkerFrame) {
-        self.heard = Instant::now();
-        match received.frame {
-            Some(worker_frame::Frame::Step(step)) => self.step(step),
-            Some(worker_frame::Frame::Rejected(rejected)) => self.rejected(&rejected),
-            Some(worker_frame::Frame::Status(status)) => self.status(status),
-            Some(worker_frame::Frame::Detached(detached)) => {
-                if let Some(run) = parse_id(&detached.run) {
-                    self.abandon(run, "another session of this gateway has the run");
-                }
-            }
-            Some(worker_frame::Frame::Pong(_) | worker_frame::Frame::Welcome(_)) | None => {}
-        }
-    }
-
-    fn step(&mut self, step: StepOutput) {
-        let now = now_ms();
-        self.handle.progressed();
-        for row in step.rows {
-            let Some(run) = parse_id(&row.run) else {
-                continue;
-            };
-            if let Err(gap) = self.row(run, row, now) {
-                tracing::error!(%run, worker = self.name(), error = %gap, "the worker broke the protocol");
-                self.cancel(run);
-                self.end(
-                    run,
-                    Ending::new(RunStatus::Failed, "the worker's output has a gap"),
-                );
-            }
-        }
-    }
-
-    fn row(&mut self, run: RunId, row: Row, now: u64) -> Result<(), RowGap> {
-        let Some(held) = self.runs.get_mut(&run) else {
-            return Ok(());
-        };
-        let clean = held.pending.frames.is_empty();
-        held.writer
-            .row(row, &self.handle.endpoint.name, now, &mut held.pending)?;
-        if held.writer.started {
-            held.submit = None;
-        }
-        if clean && !held.pending.frames.is_empty() {
-            self.dirty.push(run);
-        }
-        Ok(())
-    }
-
     /// Ends a run from this side.
     pub(super) fn end(&mut self, run: RunId, ending: Ending) {
         if let Some(held) = self.runs.get_mut(&run) {
@@ -309,57 +256,6 @@ impl Link {
             if clean && !held.pending.frames.is_empty() {
                 self.dirty.push(run);
             }
-        }
-    }
-
-    fn rejected(&mut self, rejected: &Rejected) {
-        let Some(run) = parse_id(&rejected.run) else {
-            return;
-        };
-        let current = self.runs.get(&run).map(|held| held.writer.epoch.0);
-        if current != Some(rejected.epoch) {
-            return;
-        }
-        tracing::warn!(%run, worker = self.name(), code = ?rejected.code(), message = rejected.message, "run rejected");
-        match rejected.code() {
-            Code::StaleEpoch => self.abandon(run, "the worker knows a later epoch of the run"),
-            Code::TooLarge | Code::Invalid | Code::Unspecified => {
-                let reason = format!("the worker refused the run: {}", rejected.message);
-                self.end(run, Ending::new(RunStatus::Failed, reason));
-            }
-            code => {
-                if code == Code::Draining {
-                    self.handle.draining.store(true, Ordering::Release);
-                }
-                self.lose(run, "no worker could take the run");
-            }
-        }
-    }
-
-    fn status(&mut self, status: WorkerStatus) {
-        self.handle
-            .draining
-            .store(status.draining, Ordering::Release);
-        let changed = {
-            let mut facts = self.handle.facts.lock();
-            let changed = facts.digests != status.loaded_digests;
-            if changed {
-                facts.digests.clone_from(&status.loaded_digests);
-            }
-            let computed = |s: &WorkerStatus| s.prompt_tokens + s.output_tokens - s.cached_tokens;
-            let tokens = computed(&status).saturating_sub(computed(&facts.status));
-            if status.steps > facts.status.steps {
-                self.handle.progressed();
-            }
-            // What several versions computed together says nothing of one of them.
-            if let [digest] = status.loaded_digests.as_slice() {
-                self.core.queues.computed(digest, tokens);
-            }
-            facts.status = status;
-            changed
-        };
-        if changed {
-            self.core.workers_changed();
         }
     }
 
@@ -408,94 +304,6 @@ impl Link {
             tracing::warn!(%run, why, "run given up to another writer");
             self.handle.vacate(held.writer.reserved_tokens);
             self.core.abandon(&held.writer.live);
-        }
-    }
-
-    /// Starts an append of everything pending, unless one is under way: what comes meanwhile shares the next one.
-    fn commit(&mut self) {
-        if self.in_flight.is_some() || self.dirty.is_empty() {
-            return;
-        }
-        let now = now_ms();
-        let mut runs = Vec::with_capacity(self.dirty.len());
-        let mut appends = Vec::with_capacity(self.dirty.len());
-        for run in self.dirty.drain(..) {
-            if let Some(held) = self.runs.get_mut(&run) {
-                let pending = std::mem::take(&mut held.pending);
-                appends.push(held.writer.append(&pending, now));
-                runs.push((run, pending));
-            }
-        }
-        let (store, metrics) = (Arc::clone(&self.core.store), Arc::clone(&self.core.metrics));
-        self.in_flight = Some(InFlight {
-            runs,
-            future: Box::pin(append_durably(store, metrics, appends)),
-        });
-    }
-
-    async fn flush(&mut self) {
-        loop {
-            self.commit();
-            let Some(in_flight) = &mut self.in_flight else {
-                return;
-            };
-            let outcomes = in_flight.future.as_mut().await;
-            self.committed(outcomes);
-        }
-    }
-
-    /// Durable: now it may be seen, and the worker may forget it and send more.
-    fn committed(&mut self, outcomes: Vec<Outcome>) {
-        let Some(InFlight { runs, .. }) = self.in_flight.take() else {
-            return;
-        };
-        let mut progress = Vec::with_capacity(runs.len());
-        for ((run, pending), outcome) in runs.into_iter().zip(outcomes) {
-            let status = match outcome {
-                Outcome::Done(status) => status,
-                Outcome::Lost(why) => {
-                    self.abandon(run, &why);
-                    continue;
-                }
-            };
-            let Some(held) = self.runs.get_mut(&run) else {
-                continue;
-            };
-            // Rows that came meanwhile are pending; those before them are durable.
-            let acknowledged = held.writer.next_index - held.pending.rows();
-            progress.push(progress::Run {
-                run: id_bytes(run),
-                acknowledged,
-                credit: acknowledged + self.core.config.row_window,
-            });
-            let created_at_ms = held.writer.created_at_ms;
-            self.core
-                .metrics
-                .saw(created_at_ms, &mut held.shown, &pending.frames);
-            let ended = pending.is_terminal();
-            self.core.hub.publish(&held.writer.live, pending.frames);
-            if ended {
-                self.ended(run, status);
-            } else if status == RunStatus::Cancelling && held.writer.live.intend(CANCELLED) {
-                self.cancel(run);
-            }
-        }
-        self.send(Progress { runs: progress });
-    }
-
-    fn ended(&mut self, run: RunId, status: RunStatus) {
-        if let Some(held) = self.runs.remove(&run) {
-            self.handle.vacate(held.writer.reserved_tokens);
-            self.core.ended(&held.writer, status);
-            self.core.queues.finished(
-                &held.digest,
-                &Finished {
-                    output_tokens: held.writer.output_tokens() as u32,
-                    ceiling: held.writer.ceiling() as u32,
-                    service_ms: held.sent.elapsed().as_millis() as u64,
-                },
-            );
-            self.core.pump(&held.digest);
         }
     }
 }
