@@ -86,8 +86,8 @@ impl Client {
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(5)))
-            .timeout_recv_response(Some(Duration::from_secs(60)))
-            .timeout_recv_body(Some(Duration::from_secs(120)))
+            .timeout_recv_response(Some(Duration::from_mins(1)))
+            .timeout_recv_body(Some(Duration::from_mins(2)))
             .build()
             .into();
         Self {
@@ -152,7 +152,7 @@ impl Client {
     /// # Errors
     /// The gateway cannot be reached, or refuses: the text holds its answer.
     pub fn stream(&self, body: &Value) -> Result<EventStream> {
-        self.open(self.send(
+        open(self.send(
             "POST",
             "/inference",
             Some(body),
@@ -165,7 +165,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::stream`].
     pub fn events(&self, run: &str, after: u64) -> Result<EventStream> {
-        self.open(self.send(
+        open(self.send(
             "GET",
             &format!("/runs/{run}/events?after={after}"),
             None,
@@ -179,21 +179,6 @@ impl Client {
     /// As for [`Client::stream`]; or the stream ends without a terminal event.
     pub fn all_events(&self, run: &str, after: u64) -> Result<Vec<Event>> {
         self.events(run, after)?.to_end()
-    }
-
-    fn open(&self, response: ureq::http::Response<ureq::Body>) -> Result<EventStream> {
-        if response.status() != 200 {
-            bail!(
-                "{}: {}",
-                response.status(),
-                response.into_body().read_to_string().unwrap_or_default()
-            );
-        }
-        let headers = header_list(&response);
-        Ok(EventStream {
-            reader: BufReader::new(Box::new(response.into_body().into_reader())),
-            headers,
-        })
     }
 
     fn send(
@@ -221,6 +206,21 @@ impl Client {
         };
         sent.with_context(|| format!("{method} {path}"))
     }
+}
+
+fn open(response: ureq::http::Response<ureq::Body>) -> Result<EventStream> {
+    if response.status() != 200 {
+        bail!(
+            "{}: {}",
+            response.status(),
+            response.into_body().read_to_string().unwrap_or_default()
+        );
+    }
+    let headers = header_list(&response);
+    Ok(EventStream {
+        reader: BufReader::new(Box::new(response.into_body().into_reader())),
+        headers,
+    })
 }
 
 impl EventStream {

@@ -3,6 +3,12 @@
 //!
 //! It must not link any crate of Weir: what is tested is what people run.
 
+#![allow(
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    reason = "a test talks to whoever reads its output, and runs on 64-bit machines"
+)]
+
 mod client;
 mod model;
 mod site;
@@ -36,7 +42,7 @@ pub fn wait_for<T>(
     }
 }
 
-/// A seeded source of numbers (SplitMix64), so that a failing test can be repeated.
+/// A seeded source of numbers (`SplitMix64`), so that a failing test can be repeated.
 #[derive(Debug)]
 pub struct Seeded(pub u64);
 
@@ -56,7 +62,7 @@ impl Seeded {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -66,6 +72,6 @@ impl Seeded {
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.number() % bound
     }
 }

@@ -111,7 +111,7 @@ fn safetensors(tensors: &[(String, Vec<usize>)], seed: u64) -> Result<Vec<u8>> {
         // Norm weights are one, so that a random model's activations stay in range.
         let is_norm = dims.len() == 1;
         for _ in 0..dims.iter().product::<usize>() {
-            let uniform = (random.next() >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
+            let uniform = (random.number() >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
             let value = if is_norm { 1.0 } else { uniform * 0.4 };
             data.extend_from_slice(&half::bf16::from_f32(value).to_le_bytes());
         }

@@ -11,6 +11,7 @@
 mod crds;
 mod deps;
 mod repo;
+mod test;
 mod tidy;
 
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ cargo xtask COMMAND
   crds    write crds/*.yaml from crates/api (--check: only compare)
   deps    check the edges between the workspace's crates
   tidy    check file lengths, TODOs and generated files
+  test    run everything a change must pass, and install what that needs (--full: all fault counts)
 ";
 
 fn main() -> ExitCode {
@@ -31,6 +33,8 @@ fn main() -> ExitCode {
         ["crds", "--check"] => crds::check(),
         ["deps"] => deps::check(),
         ["tidy"] => tidy::check(),
+        ["test"] => test::run(test::Extent::Usual),
+        ["test", "--full"] => test::run(test::Extent::Full),
         _ => {
             eprint!("{HELP}");
             return ExitCode::from(2);

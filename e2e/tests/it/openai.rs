@@ -8,7 +8,7 @@ use weir_e2e::{Weir, repository};
 fn the_official_python_client_works_unmodified() {
     let Some(python) = std::env::var_os("WEIR_PYTHON") else {
         eprintln!(
-            "skipped: WEIR_PYTHON names no Python with e2e/python/requirements.txt (cargo xtask test makes one)"
+            "skipped: WEIR_PYTHON names no Python with the openai package (cargo xtask test makes one)"
         );
         return;
     };

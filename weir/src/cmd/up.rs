@@ -26,7 +26,7 @@ use crate::up::workers::Workers;
 
 /// Serve the models of a directory of manifests on this machine, without a cluster.
 ///
-/// Reads every YAML file in DIR (ModelVersion, GpuPool, TenantQuota, Secret, ConfigMap "weir-trust"), verifies signatures, starts
+/// Reads every YAML file in DIR (`ModelVersion`, `GpuPool`, `TenantQuota`, `Secret`, the `ConfigMap` named weir-trust), verifies signatures, starts
 /// workers, and serves HTTP. Changes of the files come into force while it runs; what is wrong with them is said and changes nothing
 /// that serves.
 #[derive(Debug, Parser)]
@@ -126,28 +126,22 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     } else {
         Format::Text
     };
-    let serving = Serving {
-        dir: args.dir,
-        directory: Default::default(),
-        catalog: Default::default(),
-        verifier: Default::default(),
-        verdicts: Default::default(),
-        placed: Default::default(),
-        placement: Default::default(),
-        refused: Default::default(),
-        workers: Workers::new(&args.data, drain, sender)
-            .context("cannot use the data directory")?,
-        gateway: gateway.clone(),
-        store: Arc::clone(&store),
-        report: Report::new(
-            format,
-            listen.to_string(),
-            admin.to_string(),
-            page,
-            readiness.clone(),
-        ),
-        deaths: Default::default(),
-    };
+    let workers =
+        Workers::new(&args.data, drain, sender).context("cannot use the data directory")?;
+    let report = Report::new(
+        format,
+        listen.to_string(),
+        admin.to_string(),
+        page,
+        readiness.clone(),
+    );
+    let serving = Serving::new(
+        args.dir,
+        workers,
+        gateway.clone(),
+        Arc::clone(&store),
+        report,
+    );
     let requests = gateway.serve(listener, stop.clone(), drain);
     let (serving, ()) = tokio::join!(serving.run(changed, stop.clone()), requests);
     readiness.set_not_ready("weir", "shutting down");
@@ -155,6 +149,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     if left > 0 {
         tracing::warn!(runs = left, "runs were left at the drain's deadline");
     }
+    gateway.stop().await;
     serving.workers.stop().await;
     store.close(AFTER_DRAIN).await?;
     ended.cancel();

@@ -185,16 +185,8 @@ fn take_over<K: Validate + PartialEq>(
         let old = entries.get_mut(name);
         match read::<K>(raw, old.as_deref()) {
             Err(found) => problems.extend(found.iter().map(|problem| field_problem(raw, problem))),
-            Ok((object, valid)) => match old {
-                Some(old) => {
-                    if old.object != object {
-                        old.generation += 1;
-                        old.object = object;
-                        old.valid = valid;
-                    }
-                    old.source = raw.clone();
-                }
-                None => {
+            Ok((object, valid)) => {
+                let Some(old) = old else {
                     let entry = Entry {
                         object,
                         valid,
@@ -203,8 +195,15 @@ fn take_over<K: Validate + PartialEq>(
                         created: now,
                     };
                     entries.insert(name.to_owned(), entry);
+                    continue;
+                };
+                if old.object != object {
+                    old.generation += 1;
+                    old.object = object;
+                    old.valid = valid;
                 }
-            },
+                old.source = raw.clone();
+            }
         }
     }
 }

@@ -153,7 +153,7 @@ impl Process {
 )]
 fn open_pidfd(raw: i32) -> io::Result<AsyncFd<rustix::fd::OwnedFd>> {
     let pid = Pid::from_raw(raw).ok_or(io::ErrorKind::NotFound)?;
-    Ok(AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK)?)?)
+    AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK)?)
 }
 
 /// Field 22 of `/proc/PID/stat`. The command name in field 2 may hold blanks and parentheses, so counting starts after the last one.

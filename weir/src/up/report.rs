@@ -82,13 +82,13 @@ impl Report {
         {
             self.say(
                 &format!("problem: {problem}"),
-                json!({"event": "problem", "text": problem.to_string(), "problem": problem}),
+                &json!({"event": "problem", "text": problem.to_string(), "problem": problem}),
             );
         }
         if problems.is_empty() && !self.problems.is_empty() {
             self.say(
                 "the problems are solved",
-                json!({"event": "problemsSolved"}),
+                &json!({"event": "problemsSolved"}),
             );
         }
         self.problems = problems;
@@ -105,15 +105,15 @@ impl Report {
             }
             match state {
                 WorkerState::Starting { progress } => {
-                    self.say(&format!("{name}: {progress}"), json!({"event": "loading", "version": name, "message": progress}));
+                    self.say(&format!("{name}: {progress}"), &json!({"event": "loading", "version": name, "message": progress}));
                 }
                 WorkerState::Backoff { reason, crashes } => self.say(
                     &format!("{name}: its worker ended ({reason}); starting it again, crash {crashes}"),
-                    json!({"event": "workerEnded", "version": name, "reason": reason, "crashes": crashes}),
+                    &json!({"event": "workerEnded", "version": name, "reason": reason, "crashes": crashes}),
                 ),
                 WorkerState::Refused { reason, message } => self.say(
                     &format!("{name}: {reason}: {message}"),
-                    json!({"event": "refused", "version": name, "reason": reason, "message": message}),
+                    &json!({"event": "refused", "version": name, "reason": reason, "message": message}),
                 ),
                 WorkerState::Up | WorkerState::Stopped => {}
             }
@@ -130,7 +130,7 @@ impl Report {
             {
                 self.say(
                     &format!("{model} is served by version {version}"),
-                    json!({"event": "serving", "model": model, "version": version}),
+                    &json!({"event": "serving", "model": model, "version": version}),
                 );
             }
         }
@@ -163,12 +163,12 @@ impl Report {
                 self.admin,
                 self.started.elapsed().as_secs_f64()
             ),
-            json!({"event": "ready", "listen": self.listen, "admin": self.admin, "afterMs": after_ms,
+            &json!({"event": "ready", "listen": self.listen, "admin": self.admin, "afterMs": after_ms,
                 "serving": self.serving, "objects": self.objects}),
         );
     }
 
-    fn say(&self, text: &str, value: Value) {
+    fn say(&self, text: &str, value: &Value) {
         match self.format {
             Format::Text => println!("{text}"),
             Format::Json => println!("{value}"),

@@ -67,6 +67,31 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// Nothing read and nothing started yet.
+    pub fn new(
+        dir: PathBuf,
+        workers: Workers,
+        gateway: Gateway,
+        store: Arc<dyn Store>,
+        report: Report,
+    ) -> Self {
+        Self {
+            dir,
+            directory: Directory::default(),
+            catalog: Catalog::default(),
+            verifier: Verifier::default(),
+            verdicts: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            placement: Placement::default(),
+            refused: BTreeMap::new(),
+            workers,
+            gateway,
+            store,
+            report,
+            deaths: BTreeMap::new(),
+        }
+    }
+
     /// Runs until `stop`; then the workers are still there, for the caller to stop.
     pub async fn run(mut self, mut changed: mpsc::Receiver<()>, stop: CancellationToken) -> Self {
         loop {

@@ -121,9 +121,9 @@ pub async fn supervise(
         state.send_replace(after_exit(exit, said, crashes));
         let wait = async {
             if refused {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             } else {
-                tokio::time::sleep(backoff(crashes, &spec.name)).await
+                tokio::time::sleep(backoff(crashes, &spec.name)).await;
             }
         };
         tokio::select! {

@@ -48,6 +48,9 @@ pub struct Verifier {
 
 impl Verifier {
     /// The verdict on a version, made now if what it rests on has changed.
+    ///
+    /// # Errors
+    /// Why the version may not serve.
     pub async fn verdict(
         &mut self,
         entry: &Entry<ModelVersion>,
@@ -125,8 +128,8 @@ fn basis(entry: &Entry<ModelVersion>, dir: Option<&Path>, trust: &TrustPolicySpe
     {
         if let Ok(meta) = found.metadata() {
             files.push(format!(
-                "{:?} {} {:?}",
-                found.file_name(),
+                "{} {} {:?}",
+                found.file_name().display(),
                 meta.len(),
                 meta.modified().ok()
             ));

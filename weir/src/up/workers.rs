@@ -38,7 +38,7 @@ pub struct Worker {
 
 /// All of them, by name.
 pub struct Workers {
-    workers: BTreeMap<String, Worker>,
+    by_name: BTreeMap<String, Worker>,
     /// Footprints, plans and sockets.
     folder: PathBuf,
     /// Shorter than `folder` where that is too long for a socket.
@@ -70,7 +70,7 @@ impl Workers {
             }
         };
         Ok(Self {
-            workers: BTreeMap::new(),
+            by_name: BTreeMap::new(),
             folder,
             sockets,
             changed,
@@ -91,7 +91,7 @@ impl Workers {
         let mut names = Vec::new();
         for replica in 0..pool.min_replicas.max(1) {
             let (name, spec) = self.spec(version, verified, pool, replica)?;
-            if !self.workers.contains_key(&name) {
+            if !self.by_name.contains_key(&name) {
                 self.start(version, pool, name.clone(), spec);
             }
             names.push(name);
@@ -102,19 +102,19 @@ impl Workers {
     /// Stops every worker that is not in `wanted`. They drain in the background.
     pub fn retain(&mut self, wanted: &BTreeSet<String>) {
         for (_, worker) in self
-            .workers
+            .by_name
             .iter()
             .filter(|(name, _)| !wanted.contains(*name))
         {
             worker.stop.cancel();
         }
-        self.workers
+        self.by_name
             .retain(|name, worker| wanted.contains(name) || !worker.task.is_finished());
     }
 
     /// All, by name; those that drain too.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Worker)> {
-        self.workers.iter()
+        self.by_name.iter()
     }
 
     /// What the gateway connects to.
@@ -124,15 +124,15 @@ impl Workers {
             pool: worker.pool.clone(),
             address: WorkerAddress::Unix(worker.socket.clone()),
         };
-        self.workers.iter().map(endpoint).collect()
+        self.by_name.iter().map(endpoint).collect()
     }
 
     /// Stops all and waits for their end.
     pub async fn stop(self) {
-        for worker in self.workers.values() {
+        for worker in self.by_name.values() {
             worker.stop.cancel();
         }
-        for (_, worker) in self.workers {
+        for (_, worker) in self.by_name {
             // A task that panicked has no worker left to wait for.
             let _ = worker.task.await;
         }
@@ -215,7 +215,7 @@ impl Workers {
             stop,
             task,
         };
-        self.workers.insert(name, worker);
+        self.by_name.insert(name, worker);
     }
 }
 

@@ -1,1 +1,0 @@
-//! The CUDA backend; the only crate that touches a GPU.

@@ -1,1 +1,0 @@
-//! The operator: verifies, plans and applies; never on the request path.

@@ -1,0 +1,81 @@
+//! A pool's status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel};
+use weir_api::{CONDITION_READY, GpuPool, GpuPoolStatus};
+
+use super::count;
+use crate::up::catalog::Entry;
+use crate::up::serve::Serving;
+use crate::up::status::Verdict;
+
+/// What is said about a pool, conditions apart.
+pub(super) fn pool_status(
+    serving: &Serving,
+    entry: &Entry<GpuPool>,
+) -> (GpuPoolStatus, Vec<Verdict>) {
+    let name = &entry.valid.name;
+    let views: Vec<_> = serving
+        .gateway
+        .workers()
+        .into_iter()
+        .filter(|view| view.pool == *name)
+        .collect();
+    let connected = views.iter().filter(|view| view.connected).count();
+    let total: u64 = views.iter().map(|view| view.kv_tokens).sum();
+    let held: u64 = views.iter().map(|view| view.status.kv_tokens).sum();
+    let models = serving.placement.serving.values();
+    let models = models.filter(|c| {
+        serving
+            .placed
+            .get(&c.name)
+            .is_some_and(|p| p.entry.valid.pool == *name)
+    });
+    let models = models.map(|c| PoolModel {
+        model: c.model.clone(),
+        stable: i32::try_from(c.version).ok(),
+        canary: None,
+        canary_weight_percent: None,
+        rollback_to: None,
+    });
+    let engine = &entry.valid.engine;
+    let status = GpuPoolStatus {
+        observed_generation: Some(entry.generation),
+        replicas: Some(count(views.len())),
+        ready_replicas: Some(count(connected)),
+        selector: Some(format!("{}={name}", weir_api::LABEL_POOL)),
+        kv_occupancy: (total > 0).then(|| KvOccupancy {
+            percent: i32::try_from(held * 100 / total).unwrap_or(100),
+            tokens_held: i64::try_from(held).ok(),
+            tokens_total: i64::try_from(total).ok(),
+            observed_at: Time(Timestamp::now()),
+        }),
+        queue_depth: Some(count(serving.gateway.queue_depth(name))),
+        models: Some(models.collect()),
+        effective_engine: Some(EffectiveEngine {
+            max_batch_tokens: i32::try_from(engine.max_batch_tokens).unwrap_or(i32::MAX),
+            max_running: i32::try_from(engine.max_running).unwrap_or(i32::MAX),
+            kv_bytes: i64::try_from(engine.kv_bytes).unwrap_or(i64::MAX),
+            block_tokens: i32::try_from(engine.block_tokens).unwrap_or(i32::MAX),
+            kv_dtype: format!("{:?}", engine.kv_dtype).to_lowercase(),
+        }),
+        conditions: Vec::new(),
+    };
+    let verdict = match (connected, views.len()) {
+        (0, 0) => Verdict::new(CONDITION_READY, true, "Idle", "no version needs it"),
+        (up, all) if up == all => Verdict::new(
+            CONDITION_READY,
+            true,
+            "WorkersReady",
+            format!("{up} workers take runs"),
+        ),
+        (up, all) => Verdict::new(
+            CONDITION_READY,
+            false,
+            "WorkersStarting",
+            format!("{up} of {all} workers take runs"),
+        ),
+    };
+    (status, vec![verdict])
+}

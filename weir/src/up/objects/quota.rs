@@ -1,0 +1,107 @@
+//! A quota's status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use weir_api::tenant_quota::WindowStatus;
+use weir_api::{CONDITION_READY, TenantQuota, TenantQuotaStatus};
+
+use super::count;
+use crate::up::catalog::Entry;
+use crate::up::serve::Serving;
+use crate::up::status::Verdict;
+
+/// What is said about a quota, conditions apart.
+pub(super) async fn quota_status(
+    serving: &Serving,
+    entry: &Entry<TenantQuota>,
+    now: Timestamp,
+) -> (TenantQuotaStatus, Vec<Verdict>) {
+    let valid = &entry.valid;
+    let now_ms = u64::try_from(now.as_millisecond()).unwrap_or(0);
+    let hash = |key: &weir_api::TenantKey| serving.catalog.key_hash(&key.secret, &key.entry);
+    let in_force = |key: &&weir_api::TenantKey| {
+        hash(key).is_some() && key.not_after.is_none_or(|end| end > now)
+    };
+    let active = valid.keys.iter().filter(in_force).count();
+    let periods = valid
+        .windows
+        .iter()
+        .map(|window| window.period.as_secs())
+        .collect();
+    // A store that does not answer is reported where it matters, on requests.
+    let budget = serving
+        .store
+        .budget(&valid.tenant, periods, now_ms)
+        .await
+        .unwrap_or_default();
+    let written = |limit: &weir_api::Window| {
+        let mut windows = entry.object.spec.windows.iter().flatten();
+        let as_written = windows.find(|window| window.period.parse() == Ok(limit.period));
+        as_written.map_or_else(
+            || format!("{}s", limit.period.as_secs()),
+            |window| window.period.0.clone(),
+        )
+    };
+    let windows = valid.windows.iter().zip(&budget.windows);
+    let windows = windows.map(|(limit, window)| window_status(limit, written(limit), window));
+    let status = TenantQuotaStatus {
+        observed_generation: Some(entry.generation),
+        active_keys: Some(count(active)),
+        windows: Some(windows.collect()),
+        live_runs: i32::try_from(budget.live_runs).ok(),
+        observed_at: Some(Time(now)),
+        conditions: Vec::new(),
+    };
+    let missing: Vec<&str> = valid
+        .keys
+        .iter()
+        .filter(|key| hash(key).is_none())
+        .map(|key| key.name.as_str())
+        .collect();
+    let verdict = match (missing.is_empty(), active) {
+        (false, _) => Verdict::new(
+            CONDITION_READY,
+            false,
+            "KeyMissing",
+            format!("no hash in the Secret for keys {}", missing.join(", ")),
+        ),
+        (true, 0) => Verdict::new(
+            CONDITION_READY,
+            false,
+            "NoKey",
+            "no API key is in force: add one with `weir key`",
+        ),
+        (true, _) => Verdict::new(
+            CONDITION_READY,
+            true,
+            "InForce",
+            format!("{active} keys in force"),
+        ),
+    };
+    (status, vec![verdict])
+}
+
+fn window_status(
+    limit: &weir_api::Window,
+    period: String,
+    window: &weir_store::BudgetWindow,
+) -> WindowStatus {
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let at = |ms: u64| Time(Timestamp::from_millisecond(signed(ms)).unwrap_or_default());
+    let left = |limit: Option<u64>, used: u64, reserved: u64| {
+        limit.map(|limit| signed(limit) - signed(used) - signed(reserved))
+    };
+    WindowStatus {
+        period,
+        start: at(window.start_ms),
+        end: at(window.start_ms + window.period_s * 1000),
+        limit_tokens: limit.tokens.map(signed),
+        used_tokens: Some(signed(window.used_tokens)),
+        reserved_tokens: Some(signed(window.reserved_tokens)),
+        available_tokens: left(limit.tokens, window.used_tokens, window.reserved_tokens),
+        limit_micros: limit.micros.map(signed),
+        used_micros: Some(signed(window.used_micros)),
+        reserved_micros: Some(signed(window.reserved_micros)),
+        available_micros: left(limit.micros, window.used_micros, window.reserved_micros),
+    }
+}

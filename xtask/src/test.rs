@@ -1,0 +1,165 @@
+//! `cargo xtask test`: everything a change must pass, and the installation of what that needs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::repo::root;
+
+/// The peers whose clients and tools the tests run, pinned: a test must not change because a package did.
+const PYTHON_PACKAGES: &[&str] = &[
+    "openai==3.57.0",
+    "pytest==9.2.0",
+    "model-signing==1.1.1",
+    "cryptography==50.0.2",
+    // model-signing imports it without declaring it.
+    "pyOpenSSL==26.4.0",
+];
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// What every change must pass.
+    Usual,
+    /// With full fault counts.
+    Full,
+}
+
+/// A step and how long it took.
+struct Done {
+    name: &'static str,
+    took: Duration,
+}
+
+/// Runs all steps; the first that fails ends it.
+pub(crate) fn run(extent: Extent) -> Result<String> {
+    let mut done = Vec::new();
+    let mut step = |name: &'static str, work: &dyn Fn() -> Result<()>| -> Result<()> {
+        println!("== {name}");
+        let start = Instant::now();
+        work().with_context(|| format!("step \"{name}\" failed"))?;
+        done.push(Done {
+            name,
+            took: start.elapsed(),
+        });
+        Ok(())
+    };
+    step("format", &|| cargo(&["fmt", "--all", "--check"], &[]))?;
+    step("structure", &|| {
+        for check in [crate::crds::check, crate::deps::check, crate::tidy::check] {
+            println!("{}", check()?);
+        }
+        Ok(())
+    })?;
+    step("lints", &|| {
+        cargo(
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ],
+            &[],
+        )
+    })?;
+    let python = python()?;
+    let python_text = python.display().to_string();
+    step("unit and component tests", &|| {
+        let settings = [("WEIR_PYTHON_SIGN", python_text.as_str())];
+        cargo(
+            &["test", "--workspace", "--exclude", "weir-e2e", "--quiet"],
+            &settings,
+        )
+    })?;
+    step("release build", &|| {
+        cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
+    })?;
+    let weir = target().join("release/weir").display().to_string();
+    let kills = if extent == Extent::Full { "200" } else { "30" };
+    step("end-to-end tests", &|| {
+        let settings = [
+            ("WEIR_BIN", weir.as_str()),
+            ("WEIR_PYTHON", python_text.as_str()),
+            ("WEIR_KILLS", kills),
+        ];
+        cargo(
+            &[
+                "test",
+                "--package",
+                "weir-e2e",
+                "--",
+                "--test-threads",
+                "2",
+                "--nocapture",
+            ],
+            &settings,
+        )
+    })?;
+    let lines: Vec<String> = done
+        .iter()
+        .map(|done| format!("{:>7.1} s  {}", done.took.as_secs_f64(), done.name))
+        .collect();
+    Ok(format!("all steps passed\n{}", lines.join("\n")))
+}
+
+fn cargo(arguments: &[&str], settings: &[(&str, &str)]) -> Result<()> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).current_dir(root());
+    for (name, value) in settings {
+        command.env(name, value);
+    }
+    execute(&mut command)
+}
+
+fn execute(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    ensure!(
+        status.success(),
+        "{} {:?} ended with {status}",
+        command.get_program().display(),
+        command.get_args().collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+/// A Python with the pinned packages, made once per set of pins.
+fn python() -> Result<PathBuf> {
+    let venv = target().join("python");
+    let python = venv.join("bin/python");
+    let stamp = venv.join("packages");
+    let wanted = PYTHON_PACKAGES.join("\n");
+    if std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    println!(
+        "== installing {} for Python into {}",
+        PYTHON_PACKAGES.join(", "),
+        venv.display()
+    );
+    if venv.exists() {
+        std::fs::remove_dir_all(&venv).context("cannot remove the old Python environment")?;
+    }
+    execute(Command::new("python3").args(["-m", "venv"]).arg(&venv)).context(
+        "Python 3 with its venv module is needed (Debian: apt-get install python3-venv)",
+    )?;
+    execute(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(PYTHON_PACKAGES),
+    )?;
+    std::fs::write(&stamp, wanted)?;
+    Ok(python)
+}
+
+/// Where cargo puts what it builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root().join("target"), |dir| Path::new(&dir).to_owned())
+}
