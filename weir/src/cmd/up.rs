@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,12 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
-    if !args.dir.is_dir() {
-        bail!(
-            "{} is not a directory; name one that holds manifests, such as examples/quickstart",
-            args.dir.display()
-        );
-    }
+    check_dir(&args.dir)?;
     let (listener, listen) = bind(args.listen, "--listen").await?;
     let (admin_listener, admin) = bind(args.admin, "--admin").await?;
     let engine: Engine = args.store.parse().map_err(anyhow::Error::msg)?;
@@ -153,6 +148,16 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     serving.workers.stop().await;
     store.close(AFTER_DRAIN).await?;
     ended.cancel();
+    Ok(())
+}
+
+fn check_dir(dir: &Path) -> Result<()> {
+    if !dir.is_dir() {
+        bail!(
+            "{} is not a directory; name one that holds manifests, such as examples/quickstart",
+            dir.display()
+        );
+    }
     Ok(())
 }
 
