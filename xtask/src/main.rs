@@ -8,6 +8,7 @@
     reason = "a command line talks to its user"
 )]
 
+mod bench;
 mod crds;
 mod deps;
 mod repo;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask COMMAND
 
+  bench   measure: quickstart, gateway, store or all (bench --help for options)
   crds    write crds/*.yaml from crates/api (--check: only compare)
   deps    check the edges between the workspace's crates
   tidy    check file lengths, TODOs and generated files
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
+        ["bench", options @ ..] => bench::run(options),
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
         ["deps"] => deps::check(),
