@@ -3,14 +3,16 @@
 //! It must not know Kubernetes, HTTP, tokens' text, clocks or threads: it is given the log, an observation and the time, and
 //! answers with the next record, effects and a status. The operator and `weir up` drive the same code.
 //!
-//! Read first: [`Record`] (all that a rollout remembers), [`routing::Table`] (what gateways do) and `decide` (one decision).
+//! Read first: [`Record`] (all that a rollout remembers), [`routing::Table`] (what gateways do) and [`decide()`] (one decision).
 
+pub mod decide;
 pub mod evidence;
 mod plan;
 pub mod record;
 pub mod routing;
 mod version;
 
+pub use decide::{Decision, Input, decide};
 pub use plan::{
     Limits, OnBreach, Plan, Policy, Promote, Reserve, ShadowMode, ShadowPlan, StepPlan,
 };

@@ -30,6 +30,9 @@ pub struct Attempt {
     pub kept: Kept,
     /// Evidence of tables that are no longer in force.
     pub done: Vec<Stratum>,
+    /// Whether the step's weight was lowered for want of replicas: it does not rise again within the step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lowered: bool,
     /// Why it stands still until a person acts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,

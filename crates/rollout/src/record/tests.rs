@@ -78,6 +78,7 @@ fn in_step(steps: usize) -> Record {
             room: Some(Room::Beside),
             kept: Kept::default(),
             done: vec![],
+            lowered: false,
             hold: None,
             overrides: vec![],
             ending: None,

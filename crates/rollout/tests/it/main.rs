@@ -1,0 +1,11 @@
+//! Rollouts decided by the real core in a world that is late, loses messages and breaks.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod checks;
+mod faults;
+mod gateway;
+mod random;
+mod setup;
+mod simulation;
+mod situations;
+mod world;
