@@ -121,6 +121,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table, one row a situation")]
     fn the_serving_version_changes_only_to_one_that_is_ready() {
         struct Case {
             name: &'static str,
