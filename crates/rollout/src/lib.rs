@@ -10,6 +10,7 @@ pub mod evidence;
 mod plan;
 pub mod record;
 pub mod routing;
+pub mod statistics;
 mod version;
 
 pub use decide::{Decision, Input, decide};

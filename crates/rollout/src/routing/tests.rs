@@ -109,10 +109,13 @@ fn the_edge_of_a_share_belongs_to_the_rest() {
     }
 }
 
+/// Name, flip, ready versions, and who serves with or without being evidence.
+type Row = (&'static str, u64, &'static [u32], Option<(u32, bool)>);
+
 #[test]
 fn a_version_without_workers_takes_no_part_and_makes_no_evidence() {
     let table = table(&[(1, 75), (2, 25)]);
-    let cases: [(&str, u64, &[u32], Option<(u32, bool)>); 6] = [
+    let cases: [Row; 6] = [
         ("both ready, canary's side", 0, &[1, 2], Some((2, true))),
         (
             "both ready, stable's side",
