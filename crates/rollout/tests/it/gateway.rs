@@ -104,28 +104,32 @@ impl Gateway {
         let Some(table) = self.table.clone() else {
             return served;
         };
-        let is_ready = |digest: &str| {
-            let has = |map: &BTreeMap<String, u32>| map.get(digest).copied().unwrap_or(0) > 0;
-            has(&self.known) && has(ready)
-        };
-        let mut fresh: BTreeMap<EntryKey, Counts> = BTreeMap::new();
+        let has =
+            |map: &BTreeMap<String, u32>, digest: &str| map.get(digest).copied().unwrap_or(0) > 0;
+        let usable: Vec<String> = ready
+            .keys()
+            .filter(|digest| has(&self.known, digest) && has(ready, digest))
+            .cloned()
+            .collect();
+        let is_ready = |digest: &str| usable.iter().any(|usable| usable == digest);
+        let mut tallies: Vec<(String, Behaviour, Counts)> = Vec::new();
+        let mut others = 0;
         for _ in 0..runs {
             let Some(choice) = choose(&table, random.next(), is_ready) else {
                 continue;
             };
             let digest = &choice.id.digest;
             served.misrouted += u64::from(!is_ready(digest));
-            *served.by_digest.entry(digest.clone()).or_default() += 1;
+            let known = tallies.iter().position(|(known, ..)| known == digest);
+            let index = known.unwrap_or_else(|| {
+                tallies.push((digest.clone(), behave(digest), Counts::default()));
+                tallies.len() - 1
+            });
+            let (_, behaviour, counts) = &mut tallies[index];
             if !choice.is_evidence {
+                others += 1;
                 continue;
             }
-            let key = EntryKey {
-                table: table.order,
-                attempt: table.attempt.clone().unwrap_or_default(),
-                digest: digest.clone(),
-            };
-            let behaviour = behave(digest);
-            let counts = fresh.entry(key).or_default();
             let failed = random.ppm(behaviour.errors_ppm);
             counts.assigned += 1;
             counts.failed_so_far += u64::from(failed);
@@ -134,6 +138,21 @@ impl Gateway {
                 let late = random.ppm(behaviour.late_ppm);
                 counts.ttft_limit.record(late);
                 counts.ttft.record(if late { 40 } else { 30 }, 1);
+            }
+        }
+        let mut fresh: BTreeMap<EntryKey, Counts> = BTreeMap::new();
+        for (digest, _, counts) in tallies {
+            // Runs that are no evidence are computed all the same.
+            served
+                .by_digest
+                .insert(digest.clone(), counts.assigned + others);
+            let key = EntryKey {
+                table: table.order,
+                attempt: table.attempt.clone().unwrap_or_default(),
+                digest,
+            };
+            if counts.assigned > 0 {
+                fresh.insert(key, counts);
             }
         }
         self.count(tick, fresh);

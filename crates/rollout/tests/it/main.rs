@@ -5,6 +5,7 @@ mod checks;
 mod faults;
 mod gateway;
 mod random;
+mod rates;
 mod setup;
 mod simulation;
 mod situations;
