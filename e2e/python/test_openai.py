@@ -32,15 +32,17 @@ def test_chat_answers_with_usage():
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_a_stream_equals_the_whole_answer_and_ends_once():
-    whole = client().chat.completions.create(model=MODEL, messages=ask("Count from 1 to 20."), temperature=0)
-    chunks = list(
-        client().chat.completions.create(model=MODEL, messages=ask("Count from 1 to 20."), temperature=0, stream=True)
-    )
+@pytest.mark.parametrize(
+    ("question", "reason"), [("Spell the word house.", "stop"), ("Count from 1 to 50.", "length")]
+)
+def test_a_stream_equals_the_whole_answer_and_ends_once(question, reason):
+    body = {"model": MODEL, "messages": ask(question), "temperature": 0, "max_tokens": 30}
+    whole = client().chat.completions.create(**body)
+    chunks = list(client().chat.completions.create(**body, stream=True))
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
     reasons = [c.choices[0].finish_reason for c in chunks]
-    assert reasons[-1] == "stop" and all(reason is None for reason in reasons[:-1])
+    assert reasons[-1] == reason and all(earlier is None for earlier in reasons[:-1])
     assert all(c.usage is None for c in chunks), "usage comes only when asked for"
     assert len({c.id for c in chunks}) == 1
 
