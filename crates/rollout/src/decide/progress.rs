@@ -161,7 +161,10 @@ fn publish(state: &State, attempt: &Attempt) -> Option<Next> {
         .routing
         .as_ref()
         .is_some_and(|table| table.step == step);
-    if is_of_step && (present >= goal || attempt.lowered) {
+    // Lowered for want of replicas, a step's weight stays. In the final phase every proof is made: it rises once more, and a
+    // second loss holds it.
+    let stays = attempt.lowered && attempt.phase == Phase::Step;
+    if is_of_step && (present >= goal || stays) {
         return None;
     }
     let weight = reachable_weight(state, attempt, stable, goal)?;

@@ -229,17 +229,24 @@ pub(super) fn capacity_lost(state: &State) -> Option<Next> {
     let lower = 100 * ready / state.basis().max(1);
     let stable_carries = state.serving(stable) >= state.need(100 - lower.min(100));
     let is_short = ready > 0 && ready < state.need(weight) && short_ms >= SHORT_MS;
-    (is_short && lower < weight && lower > 0 && stable_carries).then(|| {
-        let mut record = state.successor();
-        let table = state.split(attempt, stable, lower);
-        state.publish(&mut record, table);
-        if let Some(attempt) = &mut record.attempt {
-            attempt.lowered = true;
-        }
-        let message =
-            format!("{ready} replicas are ready: weight falls from {weight} to {lower} percent");
-        state.next(record, attempt.target.version, "CapacityLost", message)
-    })
+    if !is_short || lower >= weight || lower == 0 || !stable_carries {
+        return None;
+    }
+    let message =
+        format!("{ready} replicas are ready: weight falls from {weight} to {lower} percent");
+    let version = attempt.target.version;
+    let again = attempt.phase == Phase::Final && attempt.lowered;
+    let mut next = if again {
+        state.held(attempt, HoldReason::CanaryUnavailable, message)
+    } else {
+        state.next(state.successor(), version, "CapacityLost", message)
+    };
+    let table = state.split(attempt, stable, lower);
+    state.publish(&mut next.record, table);
+    if let Some(attempt) = &mut next.record.attempt {
+        attempt.lowered = true;
+    }
+    Some(next)
 }
 
 /// What stops an attempt until a person looks: none of it says that the version is worse.

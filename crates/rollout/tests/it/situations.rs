@@ -443,19 +443,8 @@ fn one_replica_and_no_room_needs_permission_for_downtime() {
 
 #[test]
 fn weight_follows_lost_capacity_down_and_not_up() {
-    let mut world = in_step(3);
-    world.until(5, |_| false);
-    // Four replicas would carry 50 percent on two; one is left.
-    (world.wanted, world.capacity) = (4, 8);
-    let mut world = {
-        let mut fresh = World::new(2);
-        (fresh.wanted, fresh.capacity) = (4, 8);
-        fresh.specs.push(spec(1, Stage::Production, &plan()));
-        assert!(fresh.until(60, |world| world.serves(1)));
-        fresh.specs.push(spec(2, Stage::Canary, &plan()));
-        assert!(fresh.until(200, |world| weight(world, 2) == 50));
-        fresh
-    };
+    let mut world = four_replicas(Stage::Canary);
+    assert!(world.until(200, |world| weight(world, 2) == 50));
     world.lose_one_pod(&id(2), 12);
     assert!(
         world.until(12, |world| weight(world, 2) == 25),
@@ -473,6 +462,38 @@ fn weight_follows_lost_capacity_down_and_not_up() {
         world.head().attempt.unwrap().id,
         "v2-2",
         "a retry has fresh evidence"
+    );
+}
+
+/// Version 1 serves on four replicas, and version 2 starts.
+fn four_replicas(stage: Stage) -> World {
+    let mut world = World::new(2);
+    (world.wanted, world.capacity) = (4, 8);
+    world.specs.push(spec(1, Stage::Production, &plan()));
+    assert!(world.until(60, |world| world.serves(1)));
+    world.specs.push(spec(2, stage, &plan()));
+    world
+}
+
+#[test]
+fn a_replica_lost_at_full_weight_costs_a_detour_and_a_second_one_holds() {
+    let slow = |plan: &mut Plan| plan.final_bake_ms = 1_000_000;
+    let mut world = four_replicas(Stage::Production);
+    edit(&mut world, 2, slow);
+    assert!(world.until(200, |world| weight(world, 2) == 100));
+    world.lose_one_pod(&id(2), 12);
+    assert!(world.until(12, |world| weight(world, 2) == 75));
+    assert!(
+        world.until(20, |world| weight(world, 2) == 100),
+        "it is back"
+    );
+    world.lose_one_pod(&id(2), 12);
+    assert!(world.until(12, |world| weight(world, 2) == 75));
+    world.until(20, |_| false);
+    assert_eq!(
+        (weight(&world, 2), reason(&world)),
+        (75, "CanaryUnavailable"),
+        "it does not flap"
     );
 }
 
