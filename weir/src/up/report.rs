@@ -137,6 +137,11 @@ impl Report {
         self.serving = serving;
     }
 
+    /// Whether `ready` was said.
+    pub fn is_ready(&self) -> bool {
+        self.was_ready
+    }
+
     /// Whether every model that is to be served is.
     pub fn readiness(&mut self, is_ready: bool) {
         if is_ready {

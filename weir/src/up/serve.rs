@@ -1,5 +1,7 @@
 //! The loop of `weir up`: look at the files, decide, act, say what changed. Nothing in it blocks for long.
 
+mod apply;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_api::ModelVersion;
 use weir_api::model_version::Stage;
-use weir_gateway::{Gateway, Pool, Snapshot};
+use weir_gateway::Gateway;
 use weir_manifest::TrustPolicySpec;
 use weir_store::Store;
 
@@ -19,13 +21,15 @@ use super::files::Directory;
 use super::placement::{Candidate, Known, Placement, place};
 use super::problem::Problem;
 use super::report::Report;
-use super::snapshot;
 use super::supervisor::WorkerState;
 use super::verify::{Verdict, Verified, Verifier};
 use super::workers::Workers;
 
 /// How often the files are looked at. Saving a file and seeing it in force should feel immediate; listing a directory costs microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Until the first `ready`, which a person waits for.
+const LOOK_WHILE_STARTING: Duration = Duration::from_millis(20);
 
 /// A version that serves or may serve, kept after its object is gone for as long as it serves.
 #[derive(Clone)]
@@ -64,6 +68,11 @@ pub struct Serving {
     pub report: Report,
     /// Crashes of each worker that the gateway was told of.
     pub deaths: BTreeMap<String, u32>,
+    /// Grows with every change of the objects in force.
+    revision: u64,
+    /// What is wrong with the objects of this revision.
+    object_problems: Vec<Problem>,
+    applied: Option<apply::Basis>,
 }
 
 impl Serving {
@@ -89,6 +98,9 @@ impl Serving {
             store,
             report,
             deaths: BTreeMap::new(),
+            revision: 0,
+            object_problems: Vec::new(),
+            applied: None,
         }
     }
 
@@ -96,11 +108,15 @@ impl Serving {
     pub async fn run(mut self, mut changed: mpsc::Receiver<()>, stop: CancellationToken) -> Self {
         loop {
             self.step().await;
+            let pause = if self.report.is_ready() {
+                LOOK_EVERY
+            } else {
+                LOOK_WHILE_STARTING
+            };
             tokio::select! {
                 () = stop.cancelled() => return self,
                 _ = changed.recv() => {}
-                () = self.gateway.changed() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -120,20 +136,24 @@ impl Serving {
                 format!("none of its {versions} ModelVersions is to serve: set `stage: Production` on one whose condition Verified is True (`weir get mv -o wide` shows why)"),
             ));
         }
-        self.gateway.apply(self.snapshot());
+        self.apply();
         self.report_all(problems).await;
     }
 
     fn read(&mut self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        if let Err(problem) = self.directory.refresh(&self.dir) {
+        let is_changed = self.directory.refresh(&self.dir).unwrap_or_else(|problem| {
             problems.push(problem);
+            false
+        });
+        if is_changed || self.revision == 0 {
+            self.revision += 1;
+            self.object_problems = self
+                .catalog
+                .update(self.directory.objects(), Timestamp::now());
         }
         problems.extend(self.directory.problems().cloned());
-        problems.extend(
-            self.catalog
-                .update(self.directory.objects(), Timestamp::now()),
-        );
+        problems.extend(self.object_problems.iter().cloned());
         problems
     }
 
@@ -297,33 +317,6 @@ impl Serving {
             deaths.insert(name.clone(), crashes);
         }
         self.deaths = deaths;
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        let versions = self
-            .placed
-            .values()
-            .map(|p| Arc::new(snapshot::served_version(&p.entry.valid, &p.verified)));
-        let serving = self
-            .placement
-            .serving
-            .iter()
-            .map(|(model, c)| (model.clone(), c.version))
-            .collect();
-        let quotas = self.catalog.quotas.values();
-        Snapshot {
-            tenants: quotas
-                .map(|entry| snapshot::tenant(&entry.valid, &self.catalog))
-                .collect(),
-            models: snapshot::routes(versions.collect(), &serving),
-            pools: self
-                .catalog
-                .pools
-                .values()
-                .map(|entry| Pool::from(&entry.valid))
-                .collect(),
-            workers: self.workers.endpoints(),
-        }
     }
 
     async fn report_all(&mut self, problems: Vec<Problem>) {
