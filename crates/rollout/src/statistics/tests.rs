@@ -299,6 +299,20 @@ fn verdicts_from_counts() {
     }
 }
 
+/// ln 125 is 4.8283: the comparison has 0.8 of the one percent that the plan allows.
+#[test]
+fn a_breach_is_where_the_stated_probability_of_error_is() {
+    let judged = |bad: u64| {
+        let counts = stratum(2, 25, Sign::Errors, [bad, 300], [1, 900]);
+        judge(&[counts], 2, &plan(), Kept::default())
+    };
+    assert_eq!(threshold_milli(8_000), 4_829);
+    let first = (1..100).find(|&bad| judged(bad).breach.is_some()).unwrap();
+    assert!(judged(first).log_evidence_milli >= 4_829);
+    assert!((1_610..4_829).contains(&judged(first - 1).log_evidence_milli));
+    assert!(judged(first - 1).is_suspect);
+}
+
 /// Simpson: in each step the canary is as stable, but it had more of its runs in the bad hour.
 #[test]
 fn rates_are_not_pooled_over_steps_of_different_weight() {

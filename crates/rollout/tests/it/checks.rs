@@ -60,6 +60,49 @@ impl Checks {
         self.promotion(head, next);
     }
 
+    /// A table only says what is true already: weight rises to replicas that every live gateway knows, and that carry the stamp
+    /// of the record before or a later one, so that no older intent can take them away.
+    pub(crate) fn rises(
+        &self,
+        head: &Record,
+        next: &Record,
+        (children, gateways): (&BTreeMap<VersionId, Child>, &[Gateway]),
+        [wanted, capacity]: [u32; 2],
+    ) {
+        let (Some(attempt), Some(table)) = (&head.attempt, &next.routing) else {
+            return;
+        };
+        let weight = table.weight(&attempt.target.digest);
+        let is_downtime = attempt.room == Some(Room::Downtime);
+        if head.stable.is_none() || is_downtime || weight <= head.weight(&attempt.target.digest) {
+            return;
+        }
+        let whole = if capacity <= wanted {
+            (wanted - 1).max(1)
+        } else {
+            wanted
+        };
+        for gateway in gateways {
+            let known = gateway
+                .known
+                .get(&attempt.target.digest)
+                .copied()
+                .unwrap_or(0);
+            assert!(
+                known >= need_in_exchange(weight, whole),
+                "{} knows {known} replicas for {weight} percent",
+                gateway.name
+            );
+        }
+        for entry in &table.entries {
+            assert!(
+                children[&entry.id].stamp >= head.stamp,
+                "version {} is not stamped",
+                entry.id.version
+            );
+        }
+    }
+
     /// Promoted: every step was entered in order, or somebody allowed otherwise.
     fn promotion(&mut self, head: &Record, next: &Record) {
         if let Some(attempt) = &next.attempt {

@@ -19,6 +19,8 @@ pub(crate) struct Gateway {
     applied_tick: u64,
     pub(crate) inbox: Vec<(u64, Table)>,
     pub(crate) is_reachable: bool,
+    /// Whether it hears of no worker any more.
+    pub(crate) is_deaf: bool,
     /// What the operator last heard.
     pub(crate) heard: Seen,
     pub(crate) known: BTreeMap<String, u32>,
@@ -45,6 +47,7 @@ impl Gateway {
             applied_tick: 0,
             inbox: Vec::new(),
             is_reachable: true,
+            is_deaf: false,
             heard: Seen::Nothing,
             known: BTreeMap::new(),
             sequence: 0,

@@ -5,6 +5,7 @@ use weir_rollout::record::{HoldReason, Room};
 use weir_rollout::{OnBreach, Phase, Plan, Policy, Promote};
 
 use crate::faults::{Class, delete, edit, request};
+use crate::gateway::Gateway;
 use crate::setup::{Behaviour, id, plan, spec, with_shadow};
 use crate::world::World;
 
@@ -67,10 +68,19 @@ fn a_healthy_version_passes_every_step_and_keeps_the_one_before_warm() {
     let mut world = healthy(&with_shadow(plan()));
     let mut weights = vec![];
     let mut phases = vec![];
+    let mut frozen = vec![];
     for _ in 0..200 {
         world.step();
         weights.push(weight(&world, 2));
         phases.push(world.phase());
+        if world.phase() == Phase::Final {
+            let attempt = world.head().attempt.unwrap();
+            frozen = attempt
+                .done
+                .iter()
+                .map(|stratum| (stratum.step, stratum.weight))
+                .collect();
+        }
         if world.serves(2) {
             break;
         }
@@ -78,6 +88,11 @@ fn a_healthy_version_passes_every_step_and_keeps_the_one_before_warm() {
     weights.dedup();
     phases.dedup();
     assert_eq!(weights, [0, 5, 25, 50, 100]);
+    assert_eq!(
+        frozen,
+        [(1, 5), (2, 25), (3, 50)],
+        "evidence of ended steps is kept"
+    );
     assert_eq!(
         phases,
         [
@@ -514,6 +529,29 @@ fn a_gateway_that_does_not_answer_holds_up_the_removal_and_not_the_rollback() {
     world.gateways[1].is_reachable = true;
     assert!(world.until(40, |world| world.phase() == Phase::Idle));
     assert!(!world.children.contains_key(&id(2)));
+}
+
+#[test]
+fn a_gateway_that_joins_acknowledges_before_anything_is_removed() {
+    let mut world = in_step(2);
+    let mut joins = Gateway::new(9);
+    joins.is_reachable = false;
+    world.gateways.push(joins);
+    request(&mut world, Action::Abort, 2);
+    world.until(40, |_| false);
+    assert!(world.children[&id(2)].desired > 0);
+    world.gateways[2].is_reachable = true;
+    assert!(world.until(40, |world| world.phase() == Phase::Idle));
+}
+
+#[test]
+fn a_version_that_one_gateway_does_not_know_gets_no_weight() {
+    let mut world = healthy(&plan());
+    world.gateways[1].is_deaf = true;
+    world.until(40, |_| false);
+    assert_eq!(weight(&world, 2), 0);
+    world.gateways[1].is_deaf = false;
+    assert!(world.until(200, |world| world.serves(2)));
 }
 
 #[test]

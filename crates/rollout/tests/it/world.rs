@@ -211,7 +211,7 @@ impl World {
             let lags = self.has_lag && self.random.chance(30);
             let gateway = &mut self.gateways[index];
             gateway.receive(tick);
-            if !lags {
+            if !lags && !gateway.is_deaf {
                 gateway.known.clone_from(&ready);
             }
             let served = gateway.serve(tick, self.runs_per_tick, &ready, &behave, &mut self.random);
@@ -407,6 +407,9 @@ impl World {
                 && record.stamp.revision == head.stamp.revision + 1;
             if is_next {
                 self.checks.appended(&head, record, decision);
+                let seen = (&self.children, self.gateways.as_slice());
+                self.checks
+                    .rises(&head, record, seen, [self.wanted, self.capacity]);
                 self.append(record);
             }
             return is_next;
