@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::http::Connection;
 use super::report::{Better, Figure, Report};
-use super::stage::Stage;
+use super::stage::{MODEL, Stage};
 use super::{Options, machine};
 
 /// Runs may wait in this number: what is measured is the way in, not the worker.
@@ -108,7 +108,7 @@ fn one_connection(base: &str, barrier: &Barrier, name: &str, length: Duration) -
     while Instant::now() < until {
         let number = seen.accepted;
         let body = json!({
-            "model": "tiny-chat", "input": "Name a primary colour.", "maxOutputTokens": 1, "requestKey": format!("{name}-{number}"),
+            "model": MODEL, "input": "Name a primary colour.", "maxOutputTokens": 1, "requestKey": format!("{name}-{number}"),
         });
         let body = body.to_string();
         let sent = Instant::now();

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
-use weir_e2e::{Client, EventStream};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+use weir_e2e::Client;
 
 use super::report::{Better, Figure, Report};
-use super::stage::Stage;
+use super::stage::{MODEL, Stage};
 use super::{Options, machine};
 
 /// Waiting runs in the stage: more than ever wait here.
@@ -26,6 +26,8 @@ struct Load {
 
 /// What a client saw of one run.
 struct Seen {
+    /// Until the event `accepted`: the run is durable.
+    accepted_ms: f64,
     first_token_ms: f64,
     /// Between two deltas.
     gaps_ms: Vec<f64>,
@@ -42,22 +44,20 @@ pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
     let warm = load(1, 1, 4);
     run_all(&stage, &warm, 0)?;
     memory(&stage, "idle", report)?;
-    let runs = options.rounds * 4;
-    for (number, load) in [
-        load(1, runs, 4),
-        load(8, runs, 4),
-        load(1, runs, 200),
-        load(8, options.rounds, 200),
-    ]
-    .iter()
-    .enumerate()
-    {
+    let rounds = options.rounds;
+    let loads = [
+        load(1, rounds * 4, 4),
+        load(8, rounds * 4, 4),
+        load(1, rounds * 2, 100),
+        load(8, rounds.div_ceil(2), 100),
+    ];
+    for (number, load) in loads.iter().enumerate() {
         tokens(&stage, load, number + 1, report)?;
     }
     Ok(())
 }
 
-/// A prompt of about five tokens a sentence.
+/// A prompt of about eight tokens a sentence.
 fn load(streams: usize, runs: usize, sentences: usize) -> Load {
     Load {
         prompt: "Say something about a red boat. ".repeat(sentences),
@@ -92,64 +92,53 @@ fn tokens(stage: &Stage, load: &Load, number: usize, report: &mut Report) -> Res
     let own = Own::read(stage)?.since(&before);
     let prompt = seen.first().context("no run")?.prompt_tokens;
     let streams = load.streams;
-    let setup = format!(
-        "{streams} stream{}, prompt of {prompt}",
-        if streams == 1 { "" } else { "s" }
-    );
-    let mut add = |name, unit, better, values| {
-        report.add(Figure {
-            name,
-            setup: &setup,
-            unit,
-            better,
-            values,
-        })
-    };
-    add(
-        "time to first token",
-        "ms",
-        Better::Lower,
-        seen.iter().map(|one| one.first_token_ms).collect(),
-    )?;
-    add(
-        "between tokens, at the client",
-        "ms",
-        Better::Lower,
-        seen.iter().flat_map(|one| one.gaps_ms.clone()).collect(),
-    )?;
-    add(
-        "tokens/s of one stream",
-        "/s",
-        Better::Higher,
-        seen.iter().map(|one| one.tokens_per_second).collect(),
-    )?;
+    let plural = if streams == 1 { "" } else { "s" };
+    let setup = format!("{streams} stream{plural}, prompt of {prompt}");
+
+    clients(&seen, &setup, report)?;
     let tokens: u64 = seen.iter().map(|one| one.output_tokens).sum();
-    report.one(
+    let mut one = |name, unit, value| report.one(name, &setup, unit, value);
+    one(
         "output tokens/s of all streams",
-        &setup,
         "/s",
         tokens as f64 / seconds,
     )?;
-    report.one(
-        "worker's step, its last average",
-        &setup,
-        "ms",
-        step_us / 1000.0,
-    )?;
-    report.one(
-        "admission, mean in the gateway",
-        &setup,
-        "ms",
-        own.admission_ms,
-    )?;
-    report.one(
-        "commit of events, mean in the gateway",
-        &setup,
-        "ms",
-        own.commit_ms,
-    )?;
+    one("worker's step, its last average", "ms", step_us / 1000.0)?;
+    one("admission, mean in the gateway", "ms", own.admission_ms)?;
+    one("commit of events, mean", "ms", own.commit_ms)?;
+    one("events per commit, mean", "", own.events_per_commit)?;
     for (process, peak) in ["weir up", "worker"].into_iter().zip(peak) {
         resident(process, &setup, peak, report)?;
+    }
+    Ok(())
+}
+
+/// Name, unit, which end is good, and its values in what a client saw.
+type Quantity = (&'static str, &'static str, Better, fn(&Seen) -> Vec<f64>);
+
+fn clients(seen: &[Seen], setup: &str, report: &mut Report) -> Result<()> {
+    let quantities: [Quantity; 4] = [
+        ("time to `accepted`", "ms", Better::Lower, |one| {
+            vec![one.accepted_ms]
+        }),
+        ("time to first token", "ms", Better::Lower, |one| {
+            vec![one.first_token_ms]
+        }),
+        ("between tokens", "ms", Better::Lower, |one| {
+            one.gaps_ms.clone()
+        }),
+        ("tokens/s of one stream", "/s", Better::Higher, |one| {
+            vec![one.tokens_per_second]
+        }),
+    ];
+    for (name, unit, better, of) in quantities {
+        report.add(Figure {
+            name,
+            setup,
+            unit,
+            better,
+            values: seen.iter().flat_map(of).collect(),
+        })?;
     }
     Ok(())
 }
@@ -177,23 +166,22 @@ fn run_all(stage: &Stage, load: &Load, number: usize) -> Result<Vec<Seen>> {
 
 fn one_run(client: &Client, load: &Load, name: &str) -> Result<Seen> {
     let body = json!({
-        "model": "tiny-chat", "input": format!("{name}: {}", load.prompt), "maxOutputTokens": load.output_tokens,
+        "model": MODEL, "input": format!("{name}: {}", load.prompt), "maxOutputTokens": load.output_tokens,
         "sampling": {"temperature": 0, "ignoreEos": true},
     });
     let sent = Instant::now();
     let mut stream = client.stream(&body)?;
-    let mut arrivals = Vec::new();
+    let now_ms = || sent.elapsed().as_secs_f64() * 1000.0;
+    let (mut accepted_ms, mut arrivals) = (f64::NAN, Vec::new());
     let usage = loop {
-        match next(&mut stream)? {
-            Some((kind, _)) if kind == "delta" => {
-                arrivals.push(sent.elapsed().as_secs_f64() * 1000.0);
-            }
-            Some((kind, data)) if kind == "completed" => break data["usage"].clone(),
-            Some((kind, data)) => ensure!(
-                kind == "accepted" || kind == "started",
-                "the run ended: {data}"
-            ),
-            None => anyhow::bail!("the stream ended without an end of the run"),
+        let event = stream.next_event()?;
+        let event = event.context("the stream ended without an end of the run")?;
+        match event.kind.as_str() {
+            "accepted" => accepted_ms = now_ms(),
+            "started" => {}
+            "delta" => arrivals.push(now_ms()),
+            "completed" => break event.json()["usage"].clone(),
+            _ => bail!("the run ended: {}", event.data),
         }
     };
     // To its end, so that the connection is kept.
@@ -209,6 +197,7 @@ fn one_run(client: &Client, load: &Load, name: &str) -> Result<Seen> {
     );
     let output_tokens = count("outputTokens")?;
     Ok(Seen {
+        accepted_ms,
         first_token_ms: *first,
         gaps_ms: arrivals.windows(2).map(|pair| pair[1] - pair[0]).collect(),
         tokens_per_second: (output_tokens - 1) as f64 * 1000.0 / (last - first),
@@ -217,21 +206,23 @@ fn one_run(client: &Client, load: &Load, name: &str) -> Result<Seen> {
     })
 }
 
-fn next(stream: &mut EventStream) -> Result<Option<(String, Value)>> {
-    let event = stream.next_event()?;
-    Ok(event.map(|event| (event.kind.clone(), event.json())))
-}
-
-/// Means of the gateway's own histograms.
+/// What the gateway counted.
 struct Own {
     admission_ms: f64,
     admissions: f64,
     commit_ms: f64,
     commits: f64,
+    events: f64,
+}
+
+/// What that comes to between two readings.
+struct Means {
+    admission_ms: f64,
+    commit_ms: f64,
+    events_per_commit: f64,
 }
 
 impl Own {
-    /// Sums since the gateway's start.
     fn read(stage: &Stage) -> Result<Self> {
         let metric = |name: &str| stage.weir.metric(&format!("weir_gateway_{name}"));
         Ok(Self {
@@ -239,20 +230,17 @@ impl Own {
             admissions: metric("admission_seconds_count")?,
             commit_ms: metric("event_commit_seconds_sum")? * 1000.0,
             commits: metric("event_commit_seconds_count")?,
+            events: metric("events_total")?,
         })
     }
 
-    /// Means between two readings.
-    fn since(&self, before: &Self) -> Self {
-        let (admissions, commits) = (
-            self.admissions - before.admissions,
-            self.commits - before.commits,
-        );
-        Self {
-            admission_ms: (self.admission_ms - before.admission_ms) / admissions,
+    fn since(&self, before: &Self) -> Means {
+        let commits = self.commits - before.commits;
+        Means {
+            admission_ms: (self.admission_ms - before.admission_ms)
+                / (self.admissions - before.admissions),
             commit_ms: (self.commit_ms - before.commit_ms) / commits,
-            admissions,
-            commits,
+            events_per_commit: (self.events - before.events) / commits,
         }
     }
 }

@@ -90,6 +90,8 @@ impl Report {
         if let Some(out) = &mut self.out {
             writeln!(out, "{line}").context("cannot write the figures")?;
         }
+        // Of a single value there is no distribution.
+        let is_single = values.len() == 1;
         let shown = |value: Option<f64>| {
             value.map_or_else(
                 || "-".to_owned(),
@@ -101,10 +103,10 @@ impl Report {
         let cells = [
             name,
             setup,
-            &shown(best),
+            &shown(best.filter(|_| !is_single)),
             &shown(median),
-            &shown(p95),
-            &shown(worst),
+            &shown(p95.filter(|_| !is_single)),
+            &shown(worst.filter(|_| !is_single)),
             &count,
             &load,
             minute,

@@ -11,6 +11,9 @@ use weir_e2e::{Client, Weir, weir_command};
 
 use super::target;
 
+/// The model that the manifests serve.
+pub(super) const MODEL: &str = "tiny-chat";
+
 const KEY: &str = "bench-dev-key";
 
 /// A running `weir up` and where it keeps its files.
@@ -34,21 +37,12 @@ impl Stage {
         let folder = folder()?;
         let copy = folder.path().join("manifests");
         fs::create_dir(&copy)?;
-        let mut models = Vec::new();
         for file in yaml_files(dir)? {
             let text = fs::read_to_string(&file)?;
             let name = file.file_name().context("a file has a name")?;
-            fs::write(
-                copy.join(name),
-                adapt(&text, dir, queue_depth, &mut models)?,
-            )?;
+            fs::write(copy.join(name), adapt(&text, dir, queue_depth)?)?;
         }
-        ensure!(
-            !models.is_empty(),
-            "{} holds no ModelVersion",
-            dir.display()
-        );
-        fs::write(copy.join("bench-tenant.yaml"), tenant(&models)?)?;
+        fs::write(copy.join("bench-tenant.yaml"), tenant()?)?;
         Self::start(&copy, folder)
     }
 
@@ -99,8 +93,8 @@ fn yaml_files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Makes relative artifacts absolute and lets more runs wait; collects the names of models.
-fn adapt(text: &str, dir: &Path, queue_depth: u32, models: &mut Vec<String>) -> Result<String> {
+/// Makes relative artifacts absolute and lets more runs wait.
+fn adapt(text: &str, dir: &Path, queue_depth: u32) -> Result<String> {
     let mut documents = Vec::new();
     for document in serde_yaml::Deserializer::from_str(text) {
         let mut object: Value = serde::Deserialize::deserialize(document)?;
@@ -112,13 +106,6 @@ fn adapt(text: &str, dir: &Path, queue_depth: u32, models: &mut Vec<String>) -> 
                 object["spec"]["manifest"]["artifact"]["uri"] =
                     format!("file:{}", absolute.display()).into();
             }
-            let model = object["spec"]["model"]
-                .as_str()
-                .context("spec.model")?
-                .to_owned();
-            if !models.contains(&model) {
-                models.push(model);
-            }
         }
         if object["kind"] == "GpuPool" {
             object["spec"]["queue"] = json!({"maxDepth": queue_depth, "maxWait": "10m"});
@@ -128,17 +115,16 @@ fn adapt(text: &str, dir: &Path, queue_depth: u32, models: &mut Vec<String>) -> 
     Ok(documents.join("---\n"))
 }
 
-fn tenant(models: &[String]) -> Result<String> {
+fn tenant() -> Result<String> {
     let output = weir_command()
         .args(["key", "--json", "--key", KEY])
         .output()?;
     ensure!(output.status.success(), "weir key failed");
     let printed: Value = serde_json::from_slice(&output.stdout)?;
-    let permitted: Vec<Value> = models.iter().map(|name| json!({ "name": name })).collect();
     let quota = json!({
         "apiVersion": "weir.dev/v1alpha1", "kind": "TenantQuota", "metadata": {"name": "bench"},
         "spec": {
-            "tenant": "bench", "priority": "interactive", "models": permitted, "trustScope": "bench",
+            "tenant": "bench", "priority": "interactive", "models": [{"name": MODEL}], "trustScope": "bench",
             "keys": [{"name": "dev", "secretRef": {"name": "bench-keys", "key": "dev"}}],
         },
     });
