@@ -6,6 +6,7 @@
 
 mod capacity;
 mod effects;
+mod idle;
 mod invariants;
 mod next;
 mod observation;
@@ -78,7 +79,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("capacity lost", safety::capacity_lost),
     ("hold", safety::hold),
     ("progress", progress::progress),
-    ("idle", progress::idle),
+    ("idle", idle::idle),
 ];
 
 /// Decides. Equal input gives equal output, and a decision that changes nothing writes nothing.

@@ -1,8 +1,9 @@
 //! What people ask for. A request is handled once; one that has passed, or cannot be, is refused by an event.
 
+use crate::decide::idle::{new_attempt, start_revert};
 use crate::decide::next::{Next, Rejection, reject};
 use crate::decide::observation::{Action, Request, VersionSpec};
-use crate::decide::progress::{allow, into_steps, new_attempt, start_revert};
+use crate::decide::progress::{allow, into_steps};
 use crate::decide::state::State;
 use crate::record::{Attempt, HoldReason, Phase};
 use crate::{Record, VersionId};

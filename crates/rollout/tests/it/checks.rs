@@ -63,7 +63,6 @@ impl Checks {
     /// A table only says what is true already: weight rises to replicas that every live gateway knows, and that carry the stamp
     /// of the record before or a later one, so that no older intent can take them away.
     pub(crate) fn rises(
-        &self,
         head: &Record,
         next: &Record,
         (children, gateways): (&BTreeMap<VersionId, Child>, &[Gateway]),

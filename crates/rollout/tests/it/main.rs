@@ -1,9 +1,11 @@
 //! Rollouts decided by the real core in a world that is late, loses messages and breaks.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod capacity;
 mod checks;
 mod faults;
 mod gateway;
+mod operator;
 mod random;
 mod rates;
 mod setup;

@@ -1,6 +1,6 @@
 //! Rows of the table of situations, each as a short story in a world without chance.
 
-use weir_rollout::decide::{Action, Effect, Lease, Seen, Stage, StatusStage, VersionStatus};
+use weir_rollout::decide::{Action, Effect, Seen, Stage, StatusStage, VersionStatus};
 use weir_rollout::record::{HoldReason, Room};
 use weir_rollout::{OnBreach, Phase, Plan, Policy, Promote};
 
@@ -10,7 +10,7 @@ use crate::setup::{Behaviour, id, plan, spec, with_shadow};
 use crate::world::World;
 
 /// A world in which version 1 serves.
-fn serving() -> World {
+pub(crate) fn serving() -> World {
     let mut world = World::new(1);
     world.specs.push(spec(1, Stage::Production, &plan()));
     assert!(world.until(60, |world| world.serves(1)));
@@ -21,25 +21,25 @@ fn serving() -> World {
 }
 
 /// Version 2 starts as `behaviour` under `plan`.
-fn rolling(mut world: World, behaviour: Behaviour, stage: Stage, plan: &Plan) -> World {
+pub(crate) fn rolling(mut world: World, behaviour: Behaviour, stage: Stage, plan: &Plan) -> World {
     world.behaviours.insert(id(2).digest, behaviour);
     world.specs.push(spec(2, stage, plan));
     world.step();
     world
 }
 
-fn healthy(plan: &Plan) -> World {
+pub(crate) fn healthy(plan: &Plan) -> World {
     rolling(serving(), Behaviour::HEALTHY, Stage::Production, plan)
 }
 
-fn in_step(step: u32) -> World {
+pub(crate) fn in_step(step: u32) -> World {
     let mut world = healthy(&plan());
     let is_there = |world: &World| world.head().attempt.is_some_and(|a| a.step == step);
     assert!(world.until(100, is_there), "{:#?}", world.last);
     world
 }
 
-fn status(world: &World, version: u32) -> VersionStatus {
+pub(crate) fn status(world: &World, version: u32) -> VersionStatus {
     let decision = world.last.as_ref().unwrap();
     decision
         .status
@@ -49,7 +49,7 @@ fn status(world: &World, version: u32) -> VersionStatus {
         .clone()
 }
 
-fn reason(world: &World) -> &'static str {
+pub(crate) fn reason(world: &World) -> &'static str {
     status(world, 2)
         .progressing
         .map_or("", |reason| reason.reason)
@@ -59,7 +59,7 @@ fn last_outcome(world: &World) -> String {
     world.head().history.last().unwrap().outcome.clone()
 }
 
-fn weight(world: &World, version: u32) -> u32 {
+pub(crate) fn weight(world: &World, version: u32) -> u32 {
     world.head().weight(&id(version).digest)
 }
 
@@ -403,116 +403,6 @@ fn what_is_unsigned_never_starts() {
 }
 
 #[test]
-fn without_room_it_waits_and_says_so() {
-    let mut world = serving();
-    world.capacity = 2;
-    world.occupancy_percent = 80;
-    let mut world = rolling(world, Behaviour::HEALTHY, Stage::Production, &plan());
-    world.until(20, |_| false);
-    assert_eq!(
-        (world.phase(), reason(&world)),
-        (Phase::Preparing, "WaitingForCapacity")
-    );
-    assert!(!world.children.contains_key(&id(2)));
-    // A quieter hour: one replica carries the load, the other is exchanged.
-    world.occupancy_percent = 40;
-    assert!(
-        world.until(300, |world| world.serves(2)),
-        "{:#?}",
-        world.head()
-    );
-    assert!(world.checks.notes["WeightPublished"] >= 4);
-}
-
-#[test]
-fn two_models_exchange_one_after_the_other() {
-    let mut world = serving();
-    world.capacity = 3;
-    world.lease = Lease::Other("other/v7-1".into());
-    let mut world = rolling(world, Behaviour::HEALTHY, Stage::Production, &plan());
-    world.until(20, |_| false);
-    assert_eq!(reason(&world), "PoolBusy");
-    world.lease = Lease::Free;
-    assert!(world.until(300, |world| world.serves(2)));
-    world.step();
-    assert_eq!(world.lease, Lease::Free, "released at its end");
-}
-
-#[test]
-fn one_replica_and_no_room_needs_permission_for_downtime() {
-    for allowed in [false, true] {
-        let plan = Plan {
-            downtime: allowed,
-            ..plan()
-        };
-        let mut world = World::new(1);
-        (world.wanted, world.capacity) = (1, 1);
-        world.specs.push(spec(1, Stage::Production, &plan));
-        assert!(world.until(60, |world| world.serves(1)));
-        let mut world = rolling(world, Behaviour::HEALTHY, Stage::Production, &plan);
-        world.until(100, |world| world.serves(2));
-        assert_eq!(world.serves(2), allowed, "{:#?}", world.head());
-        assert!(allowed || reason(&world) == "WaitingForCapacity");
-    }
-}
-
-#[test]
-fn weight_follows_lost_capacity_down_and_not_up() {
-    let mut world = four_replicas(Stage::Canary);
-    assert!(world.until(200, |world| weight(world, 2) == 50));
-    world.lose_one_pod(&id(2), 12);
-    assert!(
-        world.until(12, |world| weight(world, 2) == 25),
-        "one of four replicas is left"
-    );
-    world.until(30, |_| false);
-    assert_eq!(weight(&world, 2), 25, "it does not rise by itself");
-    world.lose_pods(&id(2), 40);
-    assert!(world.until(20, |world| weight(world, 2) == 0));
-    let hold = world.head().attempt.unwrap().hold.unwrap();
-    assert_eq!(hold.reason, HoldReason::CanaryUnavailable);
-    request(&mut world, Action::Retry, 2);
-    world.step();
-    assert_eq!(
-        world.head().attempt.unwrap().id,
-        "v2-2",
-        "a retry has fresh evidence"
-    );
-}
-
-/// Version 1 serves on four replicas, and version 2 starts.
-fn four_replicas(stage: Stage) -> World {
-    let mut world = World::new(2);
-    (world.wanted, world.capacity) = (4, 8);
-    world.specs.push(spec(1, Stage::Production, &plan()));
-    assert!(world.until(60, |world| world.serves(1)));
-    world.specs.push(spec(2, stage, &plan()));
-    world
-}
-
-#[test]
-fn a_replica_lost_at_full_weight_costs_a_detour_and_a_second_one_holds() {
-    let slow = |plan: &mut Plan| plan.final_bake_ms = 1_000_000;
-    let mut world = four_replicas(Stage::Production);
-    edit(&mut world, 2, slow);
-    assert!(world.until(200, |world| weight(world, 2) == 100));
-    world.lose_one_pod(&id(2), 12);
-    assert!(world.until(12, |world| weight(world, 2) == 75));
-    assert!(
-        world.until(20, |world| weight(world, 2) == 100),
-        "it is back"
-    );
-    world.lose_one_pod(&id(2), 12);
-    assert!(world.until(12, |world| weight(world, 2) == 75));
-    world.until(20, |_| false);
-    assert_eq!(
-        (weight(&world, 2), reason(&world)),
-        (75, "CanaryUnavailable"),
-        "it does not flap"
-    );
-}
-
-#[test]
 fn a_gateway_that_does_not_answer_holds_up_the_removal_and_not_the_rollback() {
     let mut world = in_step(2);
     world.until(3, |_| false);
@@ -529,6 +419,19 @@ fn a_gateway_that_does_not_answer_holds_up_the_removal_and_not_the_rollback() {
     world.gateways[1].is_reachable = true;
     assert!(world.until(40, |world| world.phase() == Phase::Idle));
     assert!(!world.children.contains_key(&id(2)));
+}
+
+#[test]
+fn the_record_of_an_emergency_rollback_follows() {
+    let mut world = in_step(2);
+    assert!(world.until(20, |world| weight(world, 2) == 25));
+    let emergency = world.head().routing.unwrap().emergency().unwrap();
+    for gateway in &mut world.gateways {
+        gateway.inbox.push((0, emergency.clone()));
+    }
+    world.until(2, |_| false);
+    assert_eq!((world.phase(), weight(&world, 2)), (Phase::RollingBack, 0));
+    assert_eq!(world.head().rejected[0].reason, "EmergencyRollback");
 }
 
 #[test]
