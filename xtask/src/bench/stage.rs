@@ -108,7 +108,7 @@ fn adapt(text: &str, dir: &Path, queue_depth: u32) -> Result<String> {
             }
         }
         if object["kind"] == "GpuPool" {
-            object["spec"]["queue"] = json!({"maxDepth": queue_depth, "maxWait": "10m"});
+            object["spec"]["queue"] = json!({"maxDepth": queue_depth, "maxWait": "24h"});
         }
         documents.push(serde_yaml::to_string(&object)?);
     }
