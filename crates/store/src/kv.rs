@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::Engine;
 
+mod log_kv;
 mod redb_kv;
 mod sled_kv;
 
@@ -74,7 +75,11 @@ impl KvError {
 /// Opens or makes the engine's files in a folder that this process has locked.
 pub(crate) fn open(folder: &Path, engine: Engine) -> Result<Arc<dyn Kv>, KvError> {
     Ok(match engine {
-        Engine::Redb => Arc::new(redb_kv::RedbKv::open(&folder.join("weir.redb"))?),
+        Engine::Log => Arc::new(log_kv::LogKv::open(&folder.join("log"))?),
+        Engine::Redb => Arc::new(redb_kv::RedbKv::open_or_make(
+            &folder.join("weir.redb"),
+            |_| Ok(()),
+        )?),
         Engine::Sled => Arc::new(sled_kv::SledKv::open(&folder.join("sled"))?),
     })
 }

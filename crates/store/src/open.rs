@@ -17,8 +17,10 @@ const FORMAT: u64 = 1;
 /// Which engine keeps the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// redb 4: a copy-on-write B-tree in one file.
+    /// Our own log over a redb checkpoint.
     #[default]
+    Log,
+    /// redb 4: a copy-on-write B-tree in one file.
     Redb,
     /// sled 0.34: a Bw-tree over a log.
     Sled,
@@ -28,6 +30,7 @@ impl Engine {
     /// The name in configuration.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Log => "log",
             Self::Redb => "redb",
             Self::Sled => "sled",
         }
@@ -38,10 +41,10 @@ impl std::str::FromStr for Engine {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::Redb, Self::Sled]
+        [Self::Log, Self::Redb, Self::Sled]
             .into_iter()
             .find(|engine| engine.as_str() == text)
-            .ok_or_else(|| format!("unknown store engine {text:?}: there are redb and sled"))
+            .ok_or_else(|| format!("unknown store engine {text:?}: there are log, redb and sled"))
     }
 }
 

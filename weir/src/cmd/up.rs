@@ -42,7 +42,7 @@ pub struct Args {
     /// Where to keep runs, events and budgets.
     #[arg(long, env = "WEIR_DATA", default_value = ".weir")]
     data: PathBuf,
-    /// Store engine: redb or sled.
+    /// Store engine: log, redb or sled. A data folder stays with the engine that made it.
     #[arg(long, env = "WEIR_STORE", default_value_t = default_engine())]
     store: String,
     /// Print one JSON object a line instead of text.

@@ -19,20 +19,80 @@ pub(crate) struct RedbKv {
 }
 
 impl RedbKv {
-    pub(crate) fn open(path: &Path) -> Result<Self, KvError> {
-        let database = Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create(path)
-            .map_err(|error| match error {
-                DatabaseError::Storage(error) => storage(&error),
-                other => KvError::Io(other.to_string()),
-            })?;
+    fn open(path: &Path) -> Result<Self, KvError> {
+        let mut builder = Database::builder();
+        Self::made(builder.set_cache_size(CACHE_BYTES).create(path))
+    }
+
+    /// Opens the file, or makes it with what `fill` commits. It has its name only once it is whole: redb does not know a file again whose
+    /// making was interrupted. The caller syncs the folder.
+    pub(crate) fn open_or_make(
+        path: &Path,
+        fill: impl FnOnce(&Self) -> Result<(), KvError>,
+    ) -> Result<Self, KvError> {
+        let io = |error: std::io::Error| KvError::from_io(&error);
+        if !path.try_exists().map_err(io)? {
+            let unnamed = path.with_extension("new");
+            match std::fs::remove_file(&unnamed) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(io(error));
+                }
+                _ => {}
+            }
+            fill(&Self::open(&unnamed)?)?;
+            let made = std::fs::File::open(&unnamed).and_then(|file| file.sync_all());
+            made.map_err(io)?;
+            std::fs::rename(&unnamed, path).map_err(io)?;
+        }
+        Self::open(path)
+    }
+
+    /// On a medium that tests are in control of.
+    #[cfg(test)]
+    pub(crate) fn on(backend: impl redb::StorageBackend) -> Result<Self, KvError> {
+        Self::made(Database::builder().create_with_backend(backend))
+    }
+
+    fn made(database: Result<Database, DatabaseError>) -> Result<Self, KvError> {
+        let database = database.map_err(|error| match error {
+            DatabaseError::Storage(error) => storage(&error),
+            other => KvError::Io(other.to_string()),
+        })?;
         let kv = Self { database };
         // The table exists from here on, so that a view need not ask.
         kv.commit(&Batch::new())?;
         Ok(kv)
     }
 }
+
+impl RedbKv {
+    /// Commits what `fill` puts and removes.
+    pub(crate) fn write(
+        &self,
+        fill: impl FnOnce(Put<'_>) -> Result<(), KvError>,
+    ) -> Result<(), KvError> {
+        // The default durability syncs before commit returns.
+        let mut transaction = self.database.begin_write().map_err(any)?;
+        // The allocator's state is saved with each commit, in two phases: a crash is repaired at once instead of by a walk over the file,
+        // and the primary slot is valid without trusting a checksum.
+        transaction.set_two_phase_commit(true);
+        transaction.set_quick_repair(true);
+        {
+            let mut table = transaction.open_table(TABLE).map_err(any)?;
+            fill(&mut |key, value| {
+                match value {
+                    Some(value) => drop(table.insert(key, value).map_err(any)?),
+                    None => drop(table.remove(key).map_err(any)?),
+                }
+                Ok(())
+            })?;
+        }
+        transaction.commit().map_err(any)
+    }
+}
+
+/// Takes a key and its new value; `None` removes.
+pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), KvError>;
 
 impl Kv for RedbKv {
     fn view(&self) -> Result<Box<dyn View + '_>, KvError> {
@@ -42,28 +102,11 @@ impl Kv for RedbKv {
     }
 
     fn commit(&self, batch: &Batch) -> Result<(), KvError> {
-        // The default durability syncs before commit returns.
-        let mut transaction = self.database.begin_write().map_err(any)?;
-        // The allocator's state is saved with each commit, in two phases: a crash is repaired at once instead of by a walk over the file,
-        // and the primary slot is valid without trusting a checksum.
-        transaction.set_two_phase_commit(true);
-        transaction.set_quick_repair(true);
-        {
-            let mut table = transaction.open_table(TABLE).map_err(any)?;
-            for (key, value) in batch {
-                match value {
-                    Some(value) => {
-                        table
-                            .insert(key.as_slice(), value.as_slice())
-                            .map_err(any)?;
-                    }
-                    None => {
-                        table.remove(key.as_slice()).map_err(any)?;
-                    }
-                }
-            }
-        }
-        transaction.commit().map_err(any)
+        self.write(|put| {
+            batch
+                .iter()
+                .try_for_each(|(key, value)| put(key, value.as_deref()))
+        })
     }
 }
 

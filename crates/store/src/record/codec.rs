@@ -55,6 +55,11 @@ impl Encoder {
         }
     }
 
+    /// Goes on after what is there.
+    pub(crate) fn appending(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -107,6 +112,10 @@ pub(crate) struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     pub(crate) fn new(payload: &'a [u8]) -> Self {
         Self { rest: payload }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     /// Every byte must have been read.

@@ -66,5 +66,5 @@ fn engines_are_named_in_configuration() {
         assert_eq!(engine.as_str().parse(), Ok(engine));
     }
     let error = "rocks".parse::<Engine>().unwrap_err();
-    assert!(error.contains("redb and sled"), "{error}");
+    assert!(error.contains("log, redb and sled"), "{error}");
 }

@@ -13,7 +13,7 @@ use weir_store::{Admission, Admit, Append, Appended, Engine, EventRecord, Store,
 
 pub(crate) const NOW: u64 = 1_700_000_000_000;
 pub(crate) const DAY_S: u64 = 86_400;
-pub(crate) const ENGINES: [Engine; 2] = [Engine::Redb, Engine::Sled];
+pub(crate) const ENGINES: [Engine; 3] = [Engine::Log, Engine::Redb, Engine::Sled];
 
 /// Runs a test on every engine, each in a folder of its own.
 pub(crate) fn on_every_engine<F: Future<Output = ()>>(test: impl Fn(Bed) -> F) {
