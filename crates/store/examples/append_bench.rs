@@ -1,9 +1,10 @@
 //! How many events a second become durable, and what they cost.
 //!
-//! `cargo run --release -p weir-store --example append_bench -- --engine redb --runs 64,1000,5000 --seconds 5 --dir /var/tmp/bench`
+//! `cargo run --release -p weir-store --example append_bench -- --engine log --runs 64,1000,5000 --seconds 5 --dir /var/tmp/bench`
 //!
 //! Prints one JSON line per measurement. Each of `--streams` writers stands for a worker's session: it appends one step of all its runs (one
-//! delta per run), waits until that is durable, and goes on with the next step. `bytesPerEvent` is what the kernel was asked to write.
+//! delta per run), waits until that is durable, and goes on with the next step: at once, or with `--rate` when the next one is due at that
+//! many events a second in all; a step then counts from when it was due. `bytesPerEvent` is what the kernel was asked to write.
 #![expect(clippy::print_stdout, reason = "the results")]
 #![expect(clippy::unwrap_used, reason = "a failed measurement is no result")]
 
@@ -12,7 +13,7 @@
 mod support;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ struct Options {
     runs: Vec<usize>,
     streams: usize,
     seconds: u64,
+    /// Events a second that are offered; 0: as many as are taken.
+    rate: u64,
     dir: PathBuf,
 }
 
@@ -36,6 +39,7 @@ fn options() -> Options {
         runs: vec![64, 1000, 5000],
         streams: 8,
         seconds: 5,
+        rate: 0,
         dir: std::env::temp_dir(),
     };
     let mut arguments = std::env::args().skip(1);
@@ -45,6 +49,7 @@ fn options() -> Options {
             "--runs" => options.runs = value.split(',').map(|n| n.parse().unwrap()).collect(),
             "--streams" => options.streams = value.parse().unwrap(),
             "--seconds" => options.seconds = value.parse().unwrap(),
+            "--rate" => options.rate = value.parse().unwrap(),
             "--dir" => options.dir = value.into(),
             other => println!("{{\"ignored\":\"{other}\"}}"),
         }
@@ -54,17 +59,22 @@ fn options() -> Options {
 
 fn main() {
     let options = options();
-    let (p50, p99) = raw_sync(&options.dir);
-    println!("{{\"measure\":\"fdatasync of 4 KiB appended\",\"p50Us\":{p50},\"p99Us\":{p99}}}");
+    for (what, there) in [("appended", 0), ("overwritten", 4 << 20)] {
+        let (p50, p99) = raw_sync(&options.dir, there);
+        println!("{{\"measure\":\"fdatasync of 4 KiB {what}\",\"p50Us\":{p50},\"p99Us\":{p99}}}");
+    }
     for runs in &options.runs {
         runtime().block_on(measure(&options, *runs));
     }
 }
 
-/// The medium without a store: an append of 4 KiB and `fdatasync`.
-fn raw_sync(dir: &Path) -> (u128, u128) {
+/// The medium without a store: 4 KiB and `fdatasync`, in a file that has so many bytes already.
+fn raw_sync(dir: &Path, there: usize) -> (u128, u128) {
     let folder = tempfile::tempdir_in(dir).unwrap();
     let mut file = File::create(folder.path().join("raw")).unwrap();
+    file.write_all(&vec![0; there]).unwrap();
+    file.sync_all().unwrap();
+    file.rewind().unwrap();
     let mut times: Vec<u128> = (0..200)
         .map(|_| {
             let start = Instant::now();
@@ -97,9 +107,14 @@ async fn measure(options: &Options, runs: usize) {
     let start = Instant::now();
     let until = start + Duration::from_secs(options.seconds);
     let share = live.len().div_ceil(options.streams);
+    // Between two steps of a stream, so that all of them make the rate.
+    let every = match options.rate {
+        0 => Duration::ZERO,
+        rate => Duration::from_secs_f64(live.len() as f64 / rate as f64),
+    };
     let streams: Vec<_> = live
         .chunks(share)
-        .map(|runs| tokio::spawn(stream(store.clone(), runs.to_vec(), until)))
+        .map(|runs| tokio::spawn(stream(store.clone(), runs.to_vec(), every, until)))
         .collect();
     let (mut events, mut times) = (0_usize, vec![]);
     for stream in streams {
@@ -117,8 +132,9 @@ async fn measure(options: &Options, runs: usize) {
     drop(store);
     drop(open(folder.path(), options.engine).unwrap());
     let reopen_ms = start.elapsed().as_millis();
+    let peak_rss_kib = status("VmHWM");
     println!(
-        "{{\"engine\":\"{engine}\",\"measure\":\"reopen\",\"runs\":{runs},\"ms\":{reopen_ms}}}"
+        "{{\"engine\":\"{engine}\",\"measure\":\"reopen\",\"runs\":{runs},\"ms\":{reopen_ms},\"peakRssKiB\":{peak_rss_kib}}}"
     );
 }
 
@@ -158,11 +174,23 @@ async fn admit_all(store: &Arc<dyn Store>, runs: usize, clients: usize) -> Vec<R
 }
 
 /// Steps until the time is up: how many events, and how long each step took in microseconds.
-async fn stream(store: Arc<dyn Store>, mut runs: Vec<Run>, until: Instant) -> (usize, Vec<u128>) {
+async fn stream(
+    store: Arc<dyn Store>,
+    mut runs: Vec<Run>,
+    every: Duration,
+    until: Instant,
+) -> (usize, Vec<u128>) {
     let (mut events, mut times) = (0, vec![]);
+    let mut due = Instant::now();
     while Instant::now() < until {
         let step: Vec<Append> = runs.iter_mut().map(one_token).collect();
-        let start = Instant::now();
+        if every.is_zero() {
+            due = Instant::now();
+        } else {
+            due += every;
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let start = due;
         let answers = store.append(step).await.unwrap();
         times.push(start.elapsed().as_micros());
         assert!(answers.iter().all(|a| matches!(a, Appended::Done(_))));
@@ -196,9 +224,17 @@ fn one_token(run: &mut Run) -> Append {
 
 /// What this process has caused to be written to the medium so far.
 fn written_bytes() -> u64 {
-    let io = std::fs::read_to_string("/proc/self/io").unwrap();
-    let line = io
-        .lines()
-        .find_map(|line| line.strip_prefix("write_bytes: "));
-    line.unwrap().parse().unwrap()
+    number("/proc/self/io", "write_bytes")
+}
+
+/// A figure of this process's memory.
+fn status(name: &str) -> u64 {
+    number("/proc/self/status", name)
+}
+
+fn number(file: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let mut words = line.unwrap().trim_start_matches(':').split_whitespace();
+    words.next().unwrap().parse().unwrap()
 }
