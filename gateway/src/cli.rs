@@ -39,7 +39,7 @@ pub struct GatewayArgs {
         default_value = ".weir"
     )]
     pub data: PathBuf,
-    /// Engine of the store: redb or sled.
+    /// Engine of the store: log, redb or sled.
     #[arg(long, value_name = "ENGINE", default_value_t = Engine::default().as_str().to_owned())]
     pub store: String,
     /// Where to serve clients.

@@ -9,7 +9,7 @@ use super::report::{Better, Figure, Report};
 use super::{Options, cargo, target};
 
 /// Engines that the store has.
-pub(super) const ENGINES: &[&str] = &["redb", "sled"];
+pub(super) const ENGINES: &[&str] = &["log", "redb", "sled"];
 
 /// Live runs at once: each step appends one event for each.
 const RUNS: [u32; 3] = [64, 1000, 5000];
