@@ -24,6 +24,6 @@ pub use config::{Config, EngineSettings, KvDtype};
 pub use engine::snapshot::Snapshot;
 pub use error::{EXIT_CONFIGURATION, WorkerError};
 pub use listen::{Listen, ParseListenError};
-pub use load::{LoadError, LoadPlan, Loaded, PlanPlacement, PlanSignature, load};
+pub use load::{LoadError, LoadPlan, Loaded, PlanPlacement, PlanSignature, load, open_files};
 pub use server::Ended;
 pub use start::{Serving, run, serve_loaded};

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use weir_api::model_version::reasons;
 use weir_api::{ModelVersion, SignatureSource, ValidModelVersion};
 use weir_manifest::{
-    Digest, FileEntry, Placement, SIGNATURE_FILE, SignatureSource as BundleSource, TrustPolicy,
-    TrustPolicySpec, VerifiedArtifact, VerifyRequest, VersionClaim, open_verified,
+    Digest, FileEntry, Placement, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest,
+    VersionClaim, open_verified,
 };
-use weir_model::{ModelText, OpenFiles};
-use weir_worker::{LoadPlan, PlanPlacement, PlanSignature};
+use weir_model::ModelText;
+use weir_worker::{LoadPlan, PlanPlacement, PlanSignature, open_files};
 
 use super::catalog::Entry;
 
@@ -96,7 +97,7 @@ fn artifact_dir(entry: &Entry<ModelVersion>) -> Result<PathBuf, Unverified> {
     let manifest = &entry.valid.manifest;
     let Some(path) = manifest.local_path() else {
         return Err(unverified(
-            "ArtifactUnavailable",
+            reasons::ARTIFACT_UNAVAILABLE,
             format!(
                 "{} is not on this machine; `weir up` reads file: URIs: fetch the artifact and name its directory",
                 manifest.artifact_uri
@@ -107,7 +108,7 @@ fn artifact_dir(entry: &Entry<ModelVersion>) -> Result<PathBuf, Unverified> {
     let dir = base.join(path);
     dir.canonicalize().map_err(|error| {
         unverified(
-            "ArtifactUnavailable",
+            reasons::ARTIFACT_UNAVAILABLE,
             format!(
                 "cannot open the artifact directory {}: {error}",
                 dir.display()
@@ -144,27 +145,19 @@ fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Ve
     let policy = TrustPolicy::new(trust.clone())
         .map_err(|error| unverified("TrustPolicyInvalid", error.to_string()))?;
     let claim = claim(valid)?;
-    let (bundle, signature) = match &valid.signature {
-        SignatureSource::Bundle(text) => {
-            let bytes =
-                base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text.trim())
-                    .map_err(|error| {
-                        unverified(
-                            "SignatureInvalid",
-                            format!("spec.signature.bundle is not base64: {error}"),
-                        )
-                    })?;
-            (bytes, PlanSignature::Bundle(text.clone()))
-        }
-        SignatureSource::File(name) => (Vec::new(), PlanSignature::File(name.clone())),
+    let signature = match &valid.signature {
+        SignatureSource::Bundle(text) => PlanSignature::Bundle(text.clone()),
+        SignatureSource::File(name) => PlanSignature::File(name.clone()),
     };
+    let bundle = signature.decode().map_err(|error| {
+        unverified(
+            reasons::SIGNATURE_INVALID,
+            format!("spec.signature.bundle is not base64: {error}"),
+        )
+    })?;
     let request = VerifyRequest {
         dir: &dir,
-        signature: match &signature {
-            PlanSignature::Bundle(_) => BundleSource::Inline(&bundle),
-            PlanSignature::File(name) if name.is_empty() => BundleSource::File(SIGNATURE_FILE),
-            PlanSignature::File(name) => BundleSource::File(name),
-        },
+        signature: signature.source(&bundle),
         policy: &policy,
         now: Timestamp::now(),
         // Nothing is served from here but the text side, which is read at once.
@@ -221,19 +214,12 @@ fn claim(valid: &ValidModelVersion) -> Result<VersionClaim, Unverified> {
 
 /// Everything but the weights, from the files that were verified.
 fn text_of(artifact: &VerifiedArtifact) -> Result<ModelText, Unverified> {
-    let mut files = Vec::new();
-    for (path, file) in artifact.files() {
-        let file = file
-            .file()
-            .try_clone()
-            .map_err(|error| unverified("FileUnreadable", format!("{}: {error}", path.as_str())))?;
-        files.push((path.as_str().to_owned(), file));
-    }
-    ModelText::from_files(&OpenFiles::new(files)).map_err(|error| {
-        let error = anyhow::Error::from(error);
-        unverified(
-            weir_api::model_version::reasons::UNSUPPORTED_MODEL,
-            format!("{error:#}"),
-        )
+    let files = open_files(artifact).map_err(|error| {
+        let reason = error.reason();
+        unverified(reason, format!("{:#}", anyhow::Error::from(error)))
+    })?;
+    ModelText::from_files(&files).map_err(|error| {
+        let message = format!("{:#}", anyhow::Error::from(error));
+        unverified(reasons::UNSUPPORTED_MODEL, message)
     })
 }

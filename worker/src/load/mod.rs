@@ -180,7 +180,10 @@ fn verify(plan: &LoadPlan, announcer: &Announcer) -> Result<VerifiedArtifact, Lo
 }
 
 /// The open files that were hashed: names are not opened again.
-fn open_files(artifact: &VerifiedArtifact) -> Result<OpenFiles, LoadError> {
+///
+/// # Errors
+/// [`LoadError::File`]: the system refuses another descriptor of one.
+pub fn open_files(artifact: &VerifiedArtifact) -> Result<OpenFiles, LoadError> {
     let mut files = Vec::new();
     for (path, verified) in artifact.files() {
         let name = path.as_str().to_owned();

@@ -69,15 +69,19 @@ impl LoadPlan {
 }
 
 impl PlanSignature {
-    /// The bundle's bytes, where they are in the plan.
-    pub(super) fn decode(&self) -> Result<Vec<u8>, base64::DecodeError> {
+    /// The bundle's bytes, where they are in the plan; none where the signature is a file.
+    ///
+    /// # Errors
+    /// The bundle is not base64.
+    pub fn decode(&self) -> Result<Vec<u8>, base64::DecodeError> {
         match self {
             Self::Bundle(text) => STANDARD.decode(text.trim()),
             Self::File(_) => Ok(Vec::new()),
         }
     }
 
-    pub(super) fn source<'a>(&'a self, bundle: &'a [u8]) -> SignatureSource<'a> {
+    /// What the verifier is told; `bundle` is what [`PlanSignature::decode`] returned. A file without a name has the usual one.
+    pub fn source<'a>(&'a self, bundle: &'a [u8]) -> SignatureSource<'a> {
         match self {
             Self::Bundle(_) => SignatureSource::Inline(bundle),
             Self::File(name) if name.is_empty() => SignatureSource::File(SIGNATURE_FILE),
