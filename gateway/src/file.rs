@@ -79,7 +79,7 @@ struct FileTenant {
     kv_share_percent: Option<u8>,
     max_prompt_tokens: Option<u32>,
     max_output_tokens: Option<u32>,
-    priority: Class,
+    priority: Priority,
     models: Vec<FilePermission>,
     trust_scope: String,
     retention_ms: u64,
@@ -99,14 +99,6 @@ struct FileWindow {
     period_seconds: u64,
     tokens: Option<u64>,
     micros: Option<u64>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Class {
-    Interactive,
-    Standard,
-    Batch,
 }
 
 #[derive(Deserialize)]
@@ -246,7 +238,6 @@ impl SnapshotFile {
         version: FileVersion,
     ) -> Result<ServedVersion, SnapshotFileError> {
         let text = self.text(model, &version)?;
-        let generation = &text.generation;
         Ok(ServedVersion {
             model: model.to_owned(),
             version: version.version,
@@ -255,12 +246,7 @@ impl SnapshotFile {
             tier: version.tier,
             price: version.price,
             context_tokens: version.context_tokens.min(text.context_tokens()),
-            defaults: SamplingDefaults {
-                temperature: generation.temperature,
-                top_p: generation.top_p,
-                top_k: generation.top_k,
-                repetition_penalty: generation.repetition_penalty,
-            },
+            defaults: SamplingDefaults::from(&text.generation),
             text: text as Arc<dyn PromptText>,
             fallback: version.fallback,
         })
@@ -319,11 +305,7 @@ fn tenant(tenant: FileTenant) -> Tenant {
         kv_share_percent: tenant.kv_share_percent,
         max_prompt_tokens: tenant.max_prompt_tokens,
         max_output_tokens: tenant.max_output_tokens,
-        priority: match tenant.priority {
-            Class::Interactive => Priority::Interactive,
-            Class::Standard => Priority::Standard,
-            Class::Batch => Priority::Batch,
-        },
+        priority: tenant.priority,
         models: tenant.models.into_iter().map(permission).collect(),
         trust_scope: tenant.trust_scope,
         retention_ms: tenant.retention_ms,

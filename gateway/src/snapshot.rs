@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use weir_api::ValidGpuPool;
+pub use weir_api::gpu_pool::Priority;
 use weir_budget::Limits;
+use weir_model::config::GenerationConfig;
 use weir_run::Price;
 
 use crate::text::PromptText;
@@ -20,46 +22,6 @@ pub struct Snapshot {
     pub pools: Vec<Pool>,
     /// Which processes to keep a session with.
     pub workers: Vec<WorkerEndpoint>,
-}
-
-/// A class of urgency, the most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    /// A person waits.
-    Interactive,
-    /// A program waits.
-    Standard,
-    /// Nobody waits.
-    Batch,
-}
-
-impl Priority {
-    /// All of them, most urgent first.
-    pub const ALL: [Self; 3] = [Self::Interactive, Self::Standard, Self::Batch];
-
-    /// The word of the contract.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Interactive => "interactive",
-            Self::Standard => "standard",
-            Self::Batch => "batch",
-        }
-    }
-
-    /// The word's meaning in the core of admission.
-    pub(crate) fn rank(self) -> weir_admission::Priority {
-        weir_admission::Priority::ALL[usize::from(self.index())]
-    }
-
-    /// From the word of the contract.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|p| p.as_str() == word)
-    }
-
-    /// 0 interactive, 1 standard, 2 batch.
-    pub fn index(self) -> u8 {
-        self as u8
-    }
 }
 
 /// A caller's identity, limits and permissions.
@@ -178,6 +140,17 @@ impl Default for SamplingDefaults {
             top_p: 1.0,
             top_k: 0,
             repetition_penalty: 1.0,
+        }
+    }
+}
+
+impl From<&GenerationConfig> for SamplingDefaults {
+    fn from(generation: &GenerationConfig) -> Self {
+        Self {
+            temperature: generation.temperature,
+            top_p: generation.top_p,
+            top_k: generation.top_k,
+            repetition_penalty: generation.repetition_penalty,
         }
     }
 }

@@ -305,6 +305,16 @@ impl Priority {
             Self::Batch => "batch",
         }
     }
+
+    /// From the word used in manifests and requests.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.as_str() == word)
+    }
+
+    /// 0 interactive, 1 standard, 2 batch: the number on the wire and in tables with a row a priority.
+    pub fn index(self) -> u8 {
+        self as u8
+    }
 }
 
 /// A class of prompts by size.

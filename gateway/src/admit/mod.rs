@@ -116,7 +116,7 @@ impl Core {
         let newcomer = Newcomer {
             run: id,
             tenant: &tenant.name,
-            priority: priority.rank(),
+            priority: weir_admission::Priority::ALL[usize::from(priority.index())],
             prompt_tokens: ask.prompt_tokens,
             ceiling: ask.output_tokens,
             max_wait_ms: pool.queues[usize::from(priority.index())]

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use weir_api::gpu_pool::Priority;
 use weir_api::{ValidModelVersion, ValidTenantQuota};
 use weir_gateway::{
     ApiKey, ModelPermission, ModelRoute, PromptText, SamplingDefaults, ServedVersion, Tenant,
@@ -14,7 +13,6 @@ use super::verify::Verified;
 
 /// A version that has workers, as the gateway sees it.
 pub fn served_version(valid: &ValidModelVersion, verified: &Verified) -> ServedVersion {
-    let generation = &verified.text.generation;
     ServedVersion {
         model: valid.model.clone(),
         version: valid.version,
@@ -32,12 +30,7 @@ pub fn served_version(valid: &ValidModelVersion, verified: &Verified) -> ServedV
             .min(verified.text.context_tokens()),
         text: Arc::clone(&verified.text) as Arc<dyn PromptText>,
         fallback: valid.fallback.clone(),
-        defaults: SamplingDefaults {
-            temperature: generation.temperature,
-            top_p: generation.top_p,
-            top_k: generation.top_k,
-            repetition_penalty: generation.repetition_penalty,
-        },
+        defaults: SamplingDefaults::from(&verified.text.generation),
     }
 }
 
@@ -110,7 +103,7 @@ pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog) -> Tenant {
             .filter(|percent| *percent < 100),
         max_prompt_tokens: valid.limits.max_prompt_tokens,
         max_output_tokens: valid.limits.max_output_tokens,
-        priority: priority(valid.priority),
+        priority: valid.priority,
         models: named.chain(every).collect(),
         trust_scope: valid.trust_scope.clone(),
         retention_ms: u64::try_from(valid.retain_events.as_millis()).unwrap_or(u64::MAX),
@@ -122,13 +115,5 @@ fn window(window: &weir_api::Window) -> weir_budget::WindowLimit {
         period_s: window.period.as_secs(),
         tokens: window.tokens,
         micros: window.micros,
-    }
-}
-
-fn priority(priority: Priority) -> weir_gateway::Priority {
-    match priority {
-        Priority::Interactive => weir_gateway::Priority::Interactive,
-        Priority::Standard => weir_gateway::Priority::Standard,
-        Priority::Batch => weir_gateway::Priority::Batch,
     }
 }
