@@ -9,7 +9,7 @@ use weir_api::Condition;
 
 /// What a condition says, without what follows from its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionNow {
     /// `Ready`, `Verified`, …
     pub type_: &'static str,
     /// `True`, `False` or `Unknown`.
@@ -20,7 +20,7 @@ pub struct Verdict {
     pub message: String,
 }
 
-impl Verdict {
+impl ConditionNow {
     /// A condition that holds or does not.
     pub fn new(type_: &'static str, holds: bool, reason: &str, message: impl Into<String>) -> Self {
         let status = if holds { "True" } else { "False" };
@@ -46,25 +46,25 @@ impl History {
         kind: &str,
         name: &str,
         generation: i64,
-        verdicts: Vec<Verdict>,
+        conditions: Vec<ConditionNow>,
         now: Timestamp,
     ) -> Vec<Condition> {
-        let stamp = |verdict: Verdict| {
-            let key = (kind.to_owned(), name.to_owned(), verdict.type_);
-            let entry = self.since.entry(key).or_insert((verdict.status, now));
-            if entry.0 != verdict.status {
-                *entry = (verdict.status, now);
+        let stamp = |condition: ConditionNow| {
+            let key = (kind.to_owned(), name.to_owned(), condition.type_);
+            let entry = self.since.entry(key).or_insert((condition.status, now));
+            if entry.0 != condition.status {
+                *entry = (condition.status, now);
             }
             Condition {
-                type_: verdict.type_.to_owned(),
-                status: verdict.status.to_owned(),
+                type_: condition.type_.to_owned(),
+                status: condition.status.to_owned(),
                 observed_generation: Some(generation),
                 last_transition_time: Time(entry.1),
-                reason: verdict.reason,
-                message: verdict.message,
+                reason: condition.reason,
+                message: condition.message,
             }
         };
-        verdicts.into_iter().map(stamp).collect()
+        conditions.into_iter().map(stamp).collect()
     }
 }
 
@@ -96,9 +96,9 @@ mod tests {
         let mut history = History::default();
         let mut at = |second: i64, holds: bool, reason: &str| {
             let now = Timestamp::from_second(second).unwrap();
-            let verdicts = vec![Verdict::new("Ready", holds, reason, "m")];
+            let conditions = vec![ConditionNow::new("Ready", holds, reason, "m")];
             history
-                .conditions("GpuPool", "p", 3, verdicts, now)
+                .conditions("GpuPool", "p", 3, conditions, now)
                 .pop()
                 .unwrap()
         };

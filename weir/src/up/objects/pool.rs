@@ -8,13 +8,13 @@ use weir_api::{CONDITION_READY, GpuPool, GpuPoolStatus};
 use super::count;
 use crate::up::catalog::Entry;
 use crate::up::serve::Serving;
-use crate::up::status::Verdict;
+use crate::up::status::ConditionNow;
 
 /// What is said about a pool, conditions apart.
 pub(super) fn pool_status(
     serving: &Serving,
     entry: &Entry<GpuPool>,
-) -> (GpuPoolStatus, Vec<Verdict>) {
+) -> (GpuPoolStatus, Vec<ConditionNow>) {
     let name = &entry.valid.name;
     let views: Vec<_> = serving
         .gateway
@@ -62,20 +62,20 @@ pub(super) fn pool_status(
         }),
         conditions: Vec::new(),
     };
-    let verdict = match (connected, views.len()) {
-        (0, 0) => Verdict::new(CONDITION_READY, true, "Idle", "no version needs it"),
-        (up, all) if up == all => Verdict::new(
+    let ready = match (connected, views.len()) {
+        (0, 0) => ConditionNow::new(CONDITION_READY, true, "Idle", "no version needs it"),
+        (up, all) if up == all => ConditionNow::new(
             CONDITION_READY,
             true,
             "WorkersReady",
             format!("{up} workers take runs"),
         ),
-        (up, all) => Verdict::new(
+        (up, all) => ConditionNow::new(
             CONDITION_READY,
             false,
             "WorkersStarting",
             format!("{up} of {all} workers take runs"),
         ),
     };
-    (status, vec![verdict])
+    (status, vec![ready])
 }

@@ -8,14 +8,14 @@ use weir_api::{CONDITION_READY, TenantQuota, TenantQuotaStatus};
 use super::count;
 use crate::up::catalog::Entry;
 use crate::up::serve::Serving;
-use crate::up::status::Verdict;
+use crate::up::status::ConditionNow;
 
 /// What is said about a quota, conditions apart.
 pub(super) async fn quota_status(
     serving: &Serving,
     entry: &Entry<TenantQuota>,
     now: Timestamp,
-) -> (TenantQuotaStatus, Vec<Verdict>) {
+) -> (TenantQuotaStatus, Vec<ConditionNow>) {
     let valid = &entry.valid;
     let now_ms = u64::try_from(now.as_millisecond()).unwrap_or(0);
     let hash = |key: &weir_api::TenantKey| serving.catalog.key_hash(&key.secret, &key.entry);
@@ -58,27 +58,27 @@ pub(super) async fn quota_status(
         .filter(|key| hash(key).is_none())
         .map(|key| key.name.as_str())
         .collect();
-    let verdict = match (missing.is_empty(), active) {
-        (false, _) => Verdict::new(
+    let ready = match (missing.is_empty(), active) {
+        (false, _) => ConditionNow::new(
             CONDITION_READY,
             false,
             "KeyMissing",
             format!("no hash in the Secret for keys {}", missing.join(", ")),
         ),
-        (true, 0) => Verdict::new(
+        (true, 0) => ConditionNow::new(
             CONDITION_READY,
             false,
             "NoKey",
             "no API key is in force: add one with `weir key`",
         ),
-        (true, _) => Verdict::new(
+        (true, _) => ConditionNow::new(
             CONDITION_READY,
             true,
             "InForce",
             format!("{active} keys in force"),
         ),
     };
-    (status, vec![verdict])
+    (status, vec![ready])
 }
 
 fn window_status(

@@ -8,7 +8,7 @@ use weir_api::{CONDITION_READY, ModelVersion, ModelVersionStatus};
 use super::count;
 use crate::up::catalog::Entry;
 use crate::up::serve::{Serving, serves};
-use crate::up::status::Verdict;
+use crate::up::status::ConditionNow;
 use crate::up::supervisor::WorkerState;
 
 /// What is said about a version, conditions apart.
@@ -16,7 +16,7 @@ pub(super) fn version_status(
     serving: &Serving,
     entry: &Entry<ModelVersion>,
     ready: &BTreeSet<String>,
-) -> (ModelVersionStatus, Vec<Verdict>) {
+) -> (ModelVersionStatus, Vec<ConditionNow>) {
     let valid = &entry.valid;
     let now = serving.placement.serving.get(&valid.model);
     let is_serving = now.is_some_and(|now| now.name == valid.name);
@@ -55,17 +55,17 @@ pub(super) fn version_status(
         )),
         ..ModelVersionStatus::default()
     };
-    let verdicts = vec![
+    let conditions = vec![
         version_verified(serving, entry),
         version_admitted(serving, entry),
         version_ready(serving, entry, is_serving, ready, &workers),
     ];
-    (status, verdicts)
+    (status, conditions)
 }
 
-fn version_verified(serving: &Serving, entry: &Entry<ModelVersion>) -> Verdict {
+fn version_verified(serving: &Serving, entry: &Entry<ModelVersion>) -> ConditionNow {
     let say = |holds, reason: &str, message: String| {
-        Verdict::new(conditions::VERIFIED, holds, reason, message)
+        ConditionNow::new(conditions::VERIFIED, holds, reason, message)
     };
     match serving.verdicts.get(&entry.valid.name) {
         Some(Ok(verified)) => say(
@@ -74,17 +74,17 @@ fn version_verified(serving: &Serving, entry: &Entry<ModelVersion>) -> Verdict {
             format!("signed by key {:?}", verified.signer),
         ),
         Some(Err(unverified)) => say(false, &unverified.reason, unverified.message.clone()),
-        None => Verdict {
+        None => ConditionNow {
             status: "Unknown",
             ..say(false, reasons::VERIFYING, "not looked at yet".to_owned())
         },
     }
 }
 
-fn version_admitted(serving: &Serving, entry: &Entry<ModelVersion>) -> Verdict {
+fn version_admitted(serving: &Serving, entry: &Entry<ModelVersion>) -> ConditionNow {
     let pool = &entry.valid.pool;
     if serving.catalog.pools.contains_key(pool) {
-        return Verdict::new(
+        return ConditionNow::new(
             conditions::ADMITTED,
             true,
             reasons::ACCEPTED,
@@ -92,7 +92,7 @@ fn version_admitted(serving: &Serving, entry: &Entry<ModelVersion>) -> Verdict {
         );
     }
     let message = format!("there is no GpuPool {pool:?}");
-    Verdict::new(
+    ConditionNow::new(
         conditions::ADMITTED,
         false,
         reasons::POOL_NOT_FOUND,
@@ -106,10 +106,10 @@ fn version_ready(
     is_serving: bool,
     ready: &BTreeSet<String>,
     workers: &[WorkerState],
-) -> Verdict {
+) -> ConditionNow {
     let valid = &entry.valid;
     let say = |holds, reason: &str, message: String| {
-        Verdict::new(CONDITION_READY, holds, reason, message)
+        ConditionNow::new(CONDITION_READY, holds, reason, message)
     };
     if is_serving && ready.contains(&valid.name) {
         return say(true, reasons::SERVING, format!("serves {:?}", valid.model));
