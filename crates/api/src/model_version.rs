@@ -186,12 +186,9 @@ pub mod reasons {
     pub const RETIRED: &str = "Retired";
     /// `Verified`: signature, signer and manifest are in order.
     pub const SIGNATURE_VALID: &str = "SignatureValid";
-    /// `Verified`: the signature does not fit, or a file differs, is missing or is one too many.
+    /// `Verified`: the signature does not fit. The verifier has a word of its own for each other fault, such as `KeyRevoked` or
+    /// `FileTampered`: `weir_manifest::VerifyError::reason` lists them.
     pub const SIGNATURE_INVALID: &str = "SignatureInvalid";
-    /// `Verified`: no key of the trust policy may sign this model.
-    pub const SIGNER_UNTRUSTED: &str = "SignerUntrusted";
-    /// `Verified`: the key was revoked.
-    pub const SIGNER_REVOKED: &str = "SignerRevoked";
     /// `Verified`: the signed manifest says something else than the object.
     pub const MANIFEST_MISMATCH: &str = "ManifestMismatch";
     /// `Verified`: the artifact cannot be read.
@@ -202,7 +199,7 @@ pub mod reasons {
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// `Admitted`: the pool does not exist.
     pub const POOL_NOT_FOUND: &str = "PoolNotFound";
-    /// `Admitted`: the engine does not support the model.
+    /// `Admitted`, `Verified`, `Ready`: the engine does not support the model.
     pub const UNSUPPORTED_MODEL: &str = "UnsupportedModel";
     /// `Admitted`: an earlier attempt of this digest and spec was rejected.
     pub const REJECTED: &str = "Rejected";

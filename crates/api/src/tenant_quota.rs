@@ -227,6 +227,8 @@ pub mod conditions {
 pub mod reasons {
     /// `Ready`: keys and limits are in force.
     pub const ENFORCED: &str = "Enforced";
+    /// `Ready`: it names no key, or all have ended, so that nobody gets in.
+    pub const NO_KEY: &str = "NoKey";
     /// `Admitted`: everything fits.
     pub const ACCEPTED: &str = "Accepted";
     /// `Admitted`: a field cannot be used; the message names it.
@@ -235,7 +237,7 @@ pub mod reasons {
     pub const DUPLICATE_TENANT: &str = "DuplicateTenant";
     /// `KeysResolved`: every key's hash was found.
     pub const KEYS_FOUND: &str = "KeysFound";
-    /// `KeysResolved`: a Secret or its entry is missing; the message names it.
+    /// `KeysResolved`, `Ready`: a Secret or its entry is missing; the message names it.
     pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
     /// `KeysResolved`: an entry is no hash that `weir key` prints.
     pub const INVALID_KEY_HASH: &str = "InvalidKeyHash";

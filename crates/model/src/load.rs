@@ -27,7 +27,7 @@ impl LoadError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::File(_) => "FileUnreadable",
-            Self::Config(_) | Self::Cpu(CpuError::HeadDim { .. }) => "ModelUnsupported",
+            Self::Config(_) | Self::Cpu(CpuError::HeadDim { .. }) => "UnsupportedModel",
             Self::Weights(_) | Self::Cpu(CpuError::Weights(_)) => "WeightsInvalid",
             Self::Cpu(CpuError::Option { .. }) => "EngineOptionInvalid",
             Self::Cpu(CpuError::Thread(_)) => "ThreadsUnavailable",

@@ -102,7 +102,7 @@ impl LoadError {
             Self::Refused(error) => error.reason(),
             Self::OtherVersion { .. } => "ManifestMismatch",
             Self::File { .. } => "FileUnreadable",
-            Self::Text(_) => "ModelUnsupported",
+            Self::Text(_) => "UnsupportedModel",
             Self::Weights(error) => error.category(),
         }
     }

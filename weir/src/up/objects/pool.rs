@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel};
+use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, reasons};
 use weir_api::{CONDITION_READY, GpuPool, GpuPoolStatus};
 
 use super::count;
@@ -63,17 +63,17 @@ pub(super) fn pool_status(
         conditions: Vec::new(),
     };
     let ready = match (connected, views.len()) {
-        (0, 0) => ConditionNow::new(CONDITION_READY, true, "Idle", "no version needs it"),
+        (0, 0) => ConditionNow::new(CONDITION_READY, true, reasons::IDLE, "no version needs it"),
         (up, all) if up == all => ConditionNow::new(
             CONDITION_READY,
             true,
-            "WorkersReady",
+            reasons::REPLICAS_READY,
             format!("{up} workers take runs"),
         ),
         (up, all) => ConditionNow::new(
             CONDITION_READY,
             false,
-            "WorkersStarting",
+            reasons::REPLICAS_UNAVAILABLE,
             format!("{up} of {all} workers take runs"),
         ),
     };

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use weir_api::tenant_quota::WindowStatus;
+use weir_api::tenant_quota::{WindowStatus, reasons};
 use weir_api::{CONDITION_READY, TenantQuota, TenantQuotaStatus};
 
 use super::count;
@@ -62,19 +62,19 @@ pub(super) async fn quota_status(
         (false, _) => ConditionNow::new(
             CONDITION_READY,
             false,
-            "KeyMissing",
+            reasons::SECRET_NOT_FOUND,
             format!("no hash in the Secret for keys {}", missing.join(", ")),
         ),
         (true, 0) => ConditionNow::new(
             CONDITION_READY,
             false,
-            "NoKey",
+            reasons::NO_KEY,
             "no API key is in force: add one with `weir key`",
         ),
         (true, _) => ConditionNow::new(
             CONDITION_READY,
             true,
-            "InForce",
+            reasons::ENFORCED,
             format!("{active} keys in force"),
         ),
     };
