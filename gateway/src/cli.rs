@@ -7,13 +7,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use weir_store::{Engine, Store};
 use weir_telemetry::admin::Admin;
 use weir_telemetry::logging::{self, LogFormat};
-use weir_telemetry::shutdown::{Ending, run_until_signal};
-use weir_telemetry::{Metrics, Readiness};
+use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
+use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::{Config, Gateway, Snapshot, SnapshotFile};
 
@@ -21,9 +20,6 @@ use crate::{Config, Gateway, Snapshot, SnapshotFile};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Beyond the drain: time to end sessions and close the store.
 const AFTER_DRAIN: Duration = Duration::from_secs(5);
-
-/// `sysexits.h`: configuration error.
-const EX_CONFIG: u8 = 78;
 
 /// Serves inference over HTTP in front of workers.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,7 +66,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub fn main(args: GatewayArgs) -> ExitCode {
     if logging::init(args.log).is_err() {
         // There is no log to tell it to; the status says that the configuration is wrong.
-        return ExitCode::from(EX_CONFIG);
+        return ExitCode::from(EXIT_CONFIGURATION);
     }
     let built = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -118,12 +114,13 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     let store = tokio::task::spawn_blocking(move || weir_store::open(&folder, engine)).await??;
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     readiness.set_not_ready("snapshot", "no snapshot was read yet");
+    let (admin_listener, _) = bind(admin, "--admin").await?;
     let admin = Admin {
         readiness: readiness.clone(),
         metrics: metrics.clone(),
         pages: BTreeMap::new(),
     }
-    .serve(TcpListener::bind(admin).await?, CancellationToken::new());
+    .serve(admin_listener, CancellationToken::new());
     let admin = tokio::spawn(admin);
     let config = Config {
         replica,
@@ -135,8 +132,8 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         gateway.clone(),
         readiness.clone(),
     ));
-    let listener = TcpListener::bind(listen).await?;
-    tracing::info!(listen = %listener.local_addr()?, "serving");
+    let (listener, bound) = bind(listen, "--listen").await?;
+    tracing::info!(listen = %bound, "serving");
     let drain = Duration::from_secs(drain_s);
     gateway.serve(listener, stop, drain).await;
     following.abort();

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use weir_telemetry::logging::{self, LogFormat};
-use weir_telemetry::shutdown::{Ending, run_until_signal};
+use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 
 use crate::announce::Announcer;
 use crate::config::{Config, EngineSettings, KvDtype};
-use crate::error::{EXIT_CONFIGURATION, WorkerError, chain};
+use crate::error::{WorkerError, chain};
 use crate::listen::Listen;
 use crate::server::Ended;
 

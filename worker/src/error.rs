@@ -3,10 +3,9 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::load::LoadError;
+use weir_telemetry::shutdown::EXIT_CONFIGURATION;
 
-/// Exit status for a fault of what the worker was given: starting it again with the same cannot help (`EX_CONFIG` of `sysexits.h`).
-pub const EXIT_CONFIGURATION: u8 = 78;
+use crate::load::LoadError;
 
 /// Why a worker ended.
 #[derive(Debug, thiserror::Error)]

@@ -22,7 +22,7 @@ mod start;
 pub use announce::Announcer;
 pub use config::{Config, EngineSettings, KvDtype};
 pub use engine::snapshot::Snapshot;
-pub use error::{EXIT_CONFIGURATION, WorkerError};
+pub use error::WorkerError;
 pub use listen::{Listen, ParseListenError};
 pub use load::{LoadError, LoadPlan, Loaded, PlanPlacement, PlanSignature, load, open_files};
 pub use server::Ended;

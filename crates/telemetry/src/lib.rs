@@ -4,11 +4,13 @@
 //! and [`Readiness`] first, then [`shutdown::run_until_signal`], which is the frame of every `main`.
 
 pub mod admin;
+mod listen;
 pub mod logging;
 mod metrics;
 mod process;
 mod readiness;
 pub mod shutdown;
 
+pub use listen::{BindError, bind};
 pub use metrics::{Label, Metrics};
 pub use readiness::Readiness;

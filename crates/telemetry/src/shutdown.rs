@@ -9,6 +9,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+/// Exit status for a fault of what a process was given: starting it again with the same cannot help (`EX_CONFIG` of `sysexits.h`).
+pub const EXIT_CONFIGURATION: u8 = 78;
+
 /// SIGINT and SIGTERM of this process, from the moment this is made.
 #[derive(Debug)]
 pub struct Signals {

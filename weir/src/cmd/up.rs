@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwap;
 use clap::Parser;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_gateway::{Gateway, Snapshot};
@@ -18,7 +17,7 @@ use weir_store::Engine;
 use weir_telemetry::admin::{Admin, Page};
 use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{Ending, run_until_signal};
-use weir_telemetry::{Metrics, Readiness};
+use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::up::report::{Format, Report};
 use crate::up::serve::Serving;
@@ -159,12 +158,4 @@ fn check_dir(dir: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("cannot listen on {address}; name another address with {option}")
-    })?;
-    let bound = listener.local_addr()?;
-    Ok((listener, bound))
 }

@@ -12,6 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use weir_telemetry::shutdown::EXIT_CONFIGURATION;
 
 /// What is written beside a worker's socket, so that the next start can find the process again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +34,6 @@ pub enum Exit {
     /// Anything else, described for people.
     Other(String),
 }
-
-/// Exit status by which a worker says that its configuration is at fault (`EX_CONFIG` of sysexits.h).
-pub const EXIT_CONFIGURATION: i32 = 78;
 
 /// A running worker process.
 #[derive(Debug)]
@@ -117,7 +115,9 @@ impl Process {
     pub async fn wait(&mut self) -> Exit {
         let exit = match &mut self.child {
             Some(child) => match child.wait().await {
-                Ok(status) if status.code() == Some(EXIT_CONFIGURATION) => Exit::Configuration,
+                Ok(status) if status.code() == Some(EXIT_CONFIGURATION.into()) => {
+                    Exit::Configuration
+                }
                 Ok(status) => Exit::Other(status.to_string()),
                 Err(error) => Exit::Other(format!("cannot be waited for: {error}")),
             },

@@ -72,8 +72,6 @@ struct Line {
 }
 
 /// Runs until `stop` is cancelled, then drains the worker within `drain`. Each change of state goes to `state`.
-///
-/// With `leave_running` cancelled as well, the process is left to the next start (its orphan grace ends it otherwise).
 pub async fn supervise(
     spec: WorkerSpec,
     state: watch::Sender<WorkerState>,
