@@ -23,13 +23,13 @@ pub async fn send(
 ) -> Result<Answer> {
     let uri: Uri = url
         .parse()
-        .with_context(|| format!("{url:?} is not a URL"))?;
+        .with_context(|| format!("{url:?} is not a URL; write http://HOST:PORT"))?;
     if uri.scheme_str() != Some("http") {
         bail!("{url:?} does not begin with http://; put a TLS proxy in front for https");
     }
     let authority = uri
         .authority()
-        .with_context(|| format!("{url:?} names no host"))?
+        .with_context(|| format!("{url:?} names no host; write http://HOST:PORT"))?
         .clone();
     let address = format!(
         "{}:{}",
@@ -60,7 +60,7 @@ pub async fn send(
     sender
         .send_request(request.body(Full::new(bytes))?)
         .await
-        .context("the connection broke")
+        .with_context(|| format!("the connection to {address} broke; try again"))
 }
 
 /// The whole body as JSON, or the server's own error as this one's text.
@@ -73,11 +73,11 @@ pub async fn json(answer: Answer) -> Result<Value> {
         .into_body()
         .collect()
         .await
-        .context("the answer broke off")?
+        .context("the answer broke off; try again")?
         .to_bytes();
     let body: Value = serde_json::from_slice(&bytes).with_context(|| {
         format!(
-            "the answer ({status}) is not JSON: {}",
+            "the answer ({status}) is not JSON; is this Weir's address and port? It said: {}",
             String::from_utf8_lossy(&bytes)
         )
     })?;
@@ -132,7 +132,10 @@ impl Events {
             match self.body.frame().await {
                 None => return Ok(None),
                 Some(frame) => {
-                    if let Ok(data) = frame.context("the stream broke off")?.into_data() {
+                    if let Ok(data) = frame
+                        .context("the stream broke off; try again")?
+                        .into_data()
+                    {
                         self.buffer.extend_from_slice(&data);
                     }
                 }

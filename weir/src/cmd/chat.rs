@@ -110,7 +110,7 @@ async fn first_model(args: &Args) -> Result<String> {
     let list = client::json(client::send("GET", &url, &headers(&args.key), None).await?).await?;
     let model = list["data"][0]["id"]
         .as_str()
-        .context("the key may use no model; see its TenantQuota")?;
+        .context("the key may use no model that is served; see spec.models of its TenantQuota, and `weir get`")?;
     Ok(model.to_owned())
 }
 
@@ -151,7 +151,7 @@ impl Chat {
         let answer = client::send("POST", &url, &headers(&self.args.key), Some(&body)).await?;
         if !answer.status().is_success() {
             client::json(answer).await?;
-            bail!("the gateway answered without a stream");
+            bail!("the gateway answered without a stream; is --url right?");
         }
         let text = tokio::select! {
             text = print_answer(Events::new(answer)) => text?,
@@ -172,8 +172,11 @@ async fn print_answer(mut events: Events) -> Result<String> {
         if data == "[DONE]" {
             break;
         }
-        let chunk: Value =
-            serde_json::from_str(&data).with_context(|| format!("not a chunk: {data}"))?;
+        let chunk: Value = serde_json::from_str(&data).with_context(|| {
+            format!(
+                "the gateway sent what is no chunk of an answer; is --url right? It said: {data}"
+            )
+        })?;
         if let Some(error) = client::error_text(&chunk) {
             bail!("{error}");
         }

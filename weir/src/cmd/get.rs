@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
         .block_on(async { client::json(client::send("GET", &url, &[], None).await?).await })?;
     let objects = objects
         .as_array()
-        .context("the admin port answered with something else than a list")?;
+        .context("the answer is no list of objects; is --admin the admin port of `weir up`?")?;
     print!(
         "{}",
         render(args, objects, jiff::Timestamp::now().as_second())?

@@ -108,7 +108,7 @@ fn write(path: &Path, bytes: &[u8], (mode, force): (u32, bool)) -> Result<()> {
         }
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).with_context(|| {
-        format!("cannot create {}; if it exists, choose another --out, or give --force to replace it", path.display())
+        format!("cannot create {}; its folder must exist; where the file does, choose another --out, or give --force to replace it", path.display())
     })?;
     file.write_all(bytes)
         .with_context(|| format!("cannot write {}", path.display()))

@@ -232,7 +232,12 @@ fn emit(args: &Args, file: &Path, version: &SignedVersion, signed: Signed<'_>) -
         print!("{yaml}");
         return Ok(());
     }
-    std::fs::write(file, yaml).with_context(|| format!("cannot write {}", file.display()))
+    std::fs::write(file, yaml).with_context(|| {
+        format!(
+            "cannot write {}; its folder must exist and be writable",
+            file.display()
+        )
+    })
 }
 
 /// `dir` as seen from `base`; absolute where either cannot be resolved.

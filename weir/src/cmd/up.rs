@@ -75,7 +75,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let ending = runtime.block_on(run_until_signal(deadline, |stop| serve(args, stop)))?;
     let code = match ending {
         Ending::Finished(result) => result.map(|()| ExitCode::SUCCESS),
-        Ending::DeadlinePassed => bail!("what was running did not end in time"),
+        Ending::DeadlinePassed => {
+            bail!("what was running did not end in time and was cut; --drain-s gives it more")
+        }
         Ending::Forced => Ok(ExitCode::FAILURE),
     };
     runtime.shutdown_background();
@@ -120,8 +122,12 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     } else {
         Format::Text
     };
-    let workers =
-        Workers::new(&args.data, drain, sender).context("cannot use the data directory")?;
+    let workers = Workers::new(&args.data, drain, sender).with_context(|| {
+        format!(
+            "cannot use the data directory {}; name another with --data",
+            args.data.display()
+        )
+    })?;
     let report = Report::new(
         format,
         listen.to_string(),

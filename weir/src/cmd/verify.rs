@@ -259,13 +259,19 @@ fn read_claim(path: &Path) -> Result<VersionClaim> {
         );
     }
     let object = found.remove(0);
-    let spec = object
-        .get("spec")
-        .ok_or_else(|| anyhow!("{} has no spec", path.display()))?;
+    let spec = object.get("spec").ok_or_else(|| {
+        anyhow!(
+            "{} has no spec; `weir sign --emit-manifest` writes a whole ModelVersion",
+            path.display()
+        )
+    })?;
     let mut claim = spec.get("manifest").cloned().unwrap_or_default();
-    let fields = claim
-        .as_mapping_mut()
-        .ok_or_else(|| anyhow!("{} has no spec.manifest", path.display()))?;
+    let fields = claim.as_mapping_mut().ok_or_else(|| {
+        anyhow!(
+            "{} has no spec.manifest; `weir sign` prints what belongs there",
+            path.display()
+        )
+    })?;
     // Where the artifact lies, and what it is compared with, is no claim about its content.
     for other in ["artifact", "references", "sameBehaviourAs"] {
         fields.remove(other);
