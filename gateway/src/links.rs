@@ -71,7 +71,7 @@ impl Links {
             digest: job.digest(),
             prompt_tokens: job.submit.prompt.len() as u32,
             output_tokens: job.submit.max_output_tokens / 2,
-            now_ms: NOW_MS,
+            now_ms: ANY_NOW_MS,
         };
         let WorkerId(place) = route(&views, &ask, &RoutePolicy::default())?;
         serving.get(place as usize).map(|link| Arc::clone(link))
@@ -118,8 +118,9 @@ impl Links {
     }
 }
 
-/// Stalls are measured per worker; only the distance to "now" counts.
-const NOW_MS: u64 = 1 << 40;
+/// Routing wants points in time and compares them with "now" alone, while links keep durations: "now" may be any number that is
+/// larger than every stall.
+const ANY_NOW_MS: u64 = 1 << 40;
 
 fn view<'a>(link: &LinkHandle, digest: &'a str, id: WorkerId) -> WorkerView<'a> {
     let in_flight = link.in_flight.load(Ordering::Acquire);
@@ -136,7 +137,7 @@ fn view<'a>(link: &LinkHandle, digest: &'a str, id: WorkerId) -> WorkerView<'a> 
         outstanding_prefill_tokens: facts.status.prefill_tokens_waiting,
         free_kv_tokens,
         step_us: facts.status.step_us_ewma,
-        last_progress_ms: NOW_MS - stalled_ms,
+        last_progress_ms: ANY_NOW_MS - stalled_ms,
         prefix_affinity_tokens: 0,
     }
 }

@@ -93,7 +93,9 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
     let outcome = match route {
         None => Err(ApiError::new(
             ErrorCode::NotFound,
-            format!("no such path {path:?}; see the API reference for the paths there are"),
+            format!(
+                "no such path {path:?}; there are /inference, /runs/RUN, /runs/RUN/events, /usage and OpenAI's paths below /v1"
+            ),
         )),
         Some(route) => dispatch(core, route, request).await,
     };

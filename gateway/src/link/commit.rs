@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
 }
 
 /// An append under way, with what is to be shown once it is durable.
-pub(crate) struct InFlight {
+pub(crate) struct Committing {
     pub(crate) runs: Vec<(RunId, Pending)>,
     pub(crate) future: Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct InFlight {
 impl Link {
     /// Starts an append of everything pending, unless one is under way: what comes meanwhile shares the next one.
     pub(super) fn commit(&mut self) {
-        if self.in_flight.is_some() || self.dirty.is_empty() {
+        if self.committing.is_some() || self.dirty.is_empty() {
             return;
         }
         let now = now_ms();
@@ -49,7 +49,7 @@ impl Link {
             }
         }
         let (store, metrics) = (Arc::clone(&self.core.store), Arc::clone(&self.core.metrics));
-        self.in_flight = Some(InFlight {
+        self.committing = Some(Committing {
             runs,
             future: Box::pin(append_durably(store, metrics, appends)),
         });
@@ -58,17 +58,17 @@ impl Link {
     pub(super) async fn flush(&mut self) {
         loop {
             self.commit();
-            let Some(in_flight) = &mut self.in_flight else {
+            let Some(committing) = &mut self.committing else {
                 return;
             };
-            let outcomes = in_flight.future.as_mut().await;
+            let outcomes = committing.future.as_mut().await;
             self.committed(outcomes);
         }
     }
 
     /// Durable: now it may be seen, and the worker may forget it and send more.
     pub(super) fn committed(&mut self, outcomes: Vec<Outcome>) {
-        let Some(InFlight { runs, .. }) = self.in_flight.take() else {
+        let Some(Committing { runs, .. }) = self.committing.take() else {
             return;
         };
         let mut progress = Vec::with_capacity(runs.len());

@@ -12,7 +12,7 @@ use weir_protocol::frames::{PROTOCOL, run_bytes};
 use weir_protocol::worker::{Cancel, GatewayFrame, Hello, Ping, Submit, WorkerFrame};
 use weir_run::{RunId, RunStatus};
 
-use super::commit::{InFlight, Outcome};
+use super::commit::{Committing, Outcome};
 use super::connect::{Conn, ConnectError, connect};
 use super::writer::Pending;
 use super::{Command, Ending, Job, LinkHandle, Writer};
@@ -28,7 +28,7 @@ pub(crate) struct Link {
     pub(super) runs: HashMap<RunId, Held>,
     /// Runs with something pending.
     pub(super) dirty: Vec<RunId>,
-    pub(super) in_flight: Option<InFlight>,
+    pub(super) committing: Option<Committing>,
     pub(super) conn: Option<Conn>,
     /// The worker process of the last session.
     pub(super) boot: String,
@@ -73,7 +73,7 @@ impl Link {
             commands,
             runs: HashMap::new(),
             dirty: Vec::new(),
-            in_flight: None,
+            committing: None,
             conn: None,
             boot: String::new(),
             session_epoch: 0,
@@ -93,7 +93,7 @@ impl Link {
         while !stop.is_cancelled() && (!self.retiring || !self.runs.is_empty()) {
             self.commit();
             tokio::select! {
-                outcomes = in_flight(&mut self.in_flight) => self.committed(outcomes),
+                outcomes = outcomes(&mut self.committing) => self.committed(outcomes),
                 received = next_frame(&mut self.conn) => if let Some(received) = received {
                     self.receive(received);
                 } else {
@@ -308,9 +308,9 @@ impl Link {
     }
 }
 
-async fn in_flight(in_flight: &mut Option<InFlight>) -> Vec<Outcome> {
-    match in_flight {
-        Some(in_flight) => in_flight.future.as_mut().await,
+async fn outcomes(committing: &mut Option<Committing>) -> Vec<Outcome> {
+    match committing {
+        Some(committing) => committing.future.as_mut().await,
         None => std::future::pending().await,
     }
 }
