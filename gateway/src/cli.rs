@@ -36,7 +36,7 @@ pub struct GatewayArgs {
     )]
     pub data: PathBuf,
     /// Engine of the store: log, redb or sled.
-    #[arg(long, value_name = "ENGINE", default_value_t = Engine::default().as_str().to_owned())]
+    #[arg(long, value_name = "ENGINE", env = "WEIR_STORE", default_value_t = Engine::default().as_str().to_owned())]
     pub store: String,
     /// Where to serve clients.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
@@ -55,16 +55,16 @@ pub struct GatewayArgs {
     /// Seconds from the first signal to the end, for streams to finish.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_s: u64,
-    /// Form of the log: text or json.
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub log: LogFormat,
+    /// Format of the log on stderr: text or json.
+    #[arg(long, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs until a signal; the exit status of the process.
 pub fn main(args: GatewayArgs) -> ExitCode {
-    if logging::init(args.log).is_err() {
+    if logging::init(args.log_format).is_err() {
         // There is no log to tell it to; the status says that the configuration is wrong.
         return ExitCode::from(EXIT_CONFIGURATION);
     }
@@ -107,7 +107,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         admin,
         replica,
         drain_s,
-        log: _,
+        log_format: _,
     } = args;
     let engine: Engine = store.parse()?;
     let folder = data.join("store");
