@@ -14,7 +14,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior, Value, context};
 use serde_json::{Map, Value as Json};
 
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::{Tokenizer, TokenizerError, keep_one_bos};
 
 /// Name of the file with the template alone, which wins over the one in [`TOKENIZER_CONFIG_FILE`].
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
@@ -222,12 +222,7 @@ impl ChatTemplate {
             .as_deref()
             .and_then(|bos| tokenizer.token_id(bos))
         {
-            let doubled = tokens
-                .iter()
-                .take_while(|&&token| token == bos)
-                .count()
-                .saturating_sub(1);
-            tokens.drain(..doubled);
+            keep_one_bos(&mut tokens, bos);
         }
         Ok(RenderedChat { text, tokens })
     }

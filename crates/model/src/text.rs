@@ -12,6 +12,7 @@ use crate::template::{
 };
 use crate::tokenizer::{
     DecodeStart, Detokenizer, SpecialTokens, TOKENIZER_FILE, Tokenizer, TokenizerError,
+    keep_one_bos,
 };
 
 /// The text side of a model cannot be loaded.
@@ -113,12 +114,7 @@ impl ModelText {
             .tokenizer
             .encode_with_ends(prompt, SpecialTokens::Parse)?;
         if let Some(bos) = self.bos_token {
-            let doubled = tokens
-                .iter()
-                .take_while(|&&token| token == bos)
-                .count()
-                .saturating_sub(1);
-            tokens.drain(..doubled);
+            keep_one_bos(&mut tokens, bos);
         }
         // Some tokenizers close a text with EOS. A prompt is not closed: the model is to go on.
         if tokens.len() > 1

@@ -183,6 +183,12 @@ impl Tokenizer {
     }
 }
 
+/// Leaves one of the BOS tokens a prompt begins with: a template and the tokenizer may both have put one there.
+pub(crate) fn keep_one_bos(tokens: &mut Vec<u32>, bos: u32) {
+    let leading = tokens.iter().take_while(|&&token| token == bos).count();
+    tokens.drain(..leading.saturating_sub(1));
+}
+
 fn encode_error(text: &str, source: tokenizers::Error) -> TokenizerError {
     TokenizerError::Encode {
         bytes: text.len(),

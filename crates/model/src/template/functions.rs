@@ -106,7 +106,7 @@ impl Formatter for Spaced {
     }
 }
 
-/// Drops `{% generation %}` and `{% endgeneration %}`: they mark training text, change nothing in the output, and the engine
+/// Turns `{% generation %}` and `{% endgeneration %}` into a condition that always holds: they mark training text, change nothing in the output, and the engine
 /// does not know them.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
