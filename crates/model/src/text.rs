@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use crate::config::{CONFIG_FILE, ConfigError, GENERATION_FILE, GenerationConfig, ModelConfig};
 use crate::files::{FileError, FileSource};
@@ -179,6 +179,3 @@ impl ModelText {
             .any(|name| prompt.ends_with(&name))
     }
 }
-
-/// Variables for a template, as requests carry them.
-pub type TemplateVariables = Map<String, Json>;

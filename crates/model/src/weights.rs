@@ -244,11 +244,6 @@ impl TensorFiles {
         Ok(all)
     }
 
-    /// Bytes of all mapped files.
-    pub fn mapped_bytes(&self) -> u64 {
-        self.shards.iter().map(|(_, map)| map.len() as u64).sum()
-    }
-
     /// Takes a matrix or, with one dimension, a vector as one row.
     ///
     /// # Errors

@@ -214,7 +214,7 @@ fn signed_block<'a>(args: &'a Args, version: &'a SignedVersion, base: Option<&Pa
 
 fn emit(args: &Args, file: &Path, version: &SignedVersion, signed: Signed<'_>) -> Result<()> {
     let object = ModelVersion {
-        api_version: "weir.dev/v1alpha1",
+        api_version: weir_api::API_VERSION,
         kind: "ModelVersion",
         metadata: Metadata {
             name: format!("{}-v{}", version.manifest.model, version.manifest.version),

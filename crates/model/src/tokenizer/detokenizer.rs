@@ -104,11 +104,6 @@ impl Detokenizer {
         }
     }
 
-    /// Whether the beginning of a character waits for the rest of it.
-    pub fn is_mid_character(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
     /// Writes all of `pending` but the beginning of a character that can still become whole. The same cuts as
     /// [`String::from_utf8_lossy`] makes: one U+FFFD for each longest invalid part.
     fn drain(&mut self, text: &mut String) {
