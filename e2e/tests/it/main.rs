@@ -14,5 +14,6 @@ mod gateway_death;
 mod openai;
 mod race;
 mod replay;
+mod tampering;
 mod tenants;
 mod worker_death;

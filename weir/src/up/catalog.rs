@@ -92,8 +92,8 @@ impl Catalog {
         take_over(&mut self.pools, &of("GpuPool"), now, &mut problems);
         take_over(&mut self.versions, &of("ModelVersion"), now, &mut problems);
         take_over(&mut self.quotas, &of("TenantQuota"), now, &mut problems);
-        self.secrets = entries_of(&of("Secret"), &mut problems);
-        let mut maps = entries_of(&of("ConfigMap"), &mut problems);
+        self.secrets = entries_of(&of("Secret"), &self.secrets, &mut problems);
+        let mut maps = entries_of(&of("ConfigMap"), &BTreeMap::new(), &mut problems);
         self.trust = maps
             .remove("weir-trust")
             .map(|entries| (of("ConfigMap")["weir-trust"].file.clone(), entries));
@@ -220,9 +220,10 @@ fn read<K: Validate>(
     Ok((object, valid))
 }
 
-/// `data` of ConfigMaps, `stringData` over base64 `data` of Secrets.
+/// `data` of ConfigMaps, `stringData` over base64 `data` of Secrets. An entry that is wrong keeps what it had in `old`.
 fn entries_of(
     written: &BTreeMap<&str, &RawObject>,
+    old: &BTreeMap<String, Entries>,
     problems: &mut Vec<Problem>,
 ) -> BTreeMap<String, Entries> {
     let mut found = BTreeMap::new();
@@ -233,7 +234,12 @@ fn entries_of(
             for (key, value) in raw.value[field].as_object().into_iter().flatten() {
                 match text_of(value, decode) {
                     Ok(text) => drop(entries.insert(key.clone(), text)),
-                    Err(message) => problems.push(raw.problem(&format!("{field}.{key}"), message)),
+                    Err(message) => {
+                        problems.push(raw.problem(&format!("{field}.{key}"), message));
+                        if let Some(kept) = old.get(name).and_then(|old| old.get(key)) {
+                            entries.insert(key.clone(), kept.clone());
+                        }
+                    }
                 }
             }
         };

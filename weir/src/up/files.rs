@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,6 +14,8 @@ use super::problem::Problem;
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// More files than this in one directory is a mistake, not a configuration.
 const MAX_FILES: usize = 1_000;
+/// A file that is gone counts as deleted after this long: many an editor moves the old file away before it writes the new one.
+const GONE_AFTER: Duration = Duration::from_millis(400);
 
 /// One object of one document, before it is known to make sense.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,21 +68,33 @@ pub struct Directory {
 
 #[derive(Debug, Default)]
 struct FileState {
-    text: String,
+    /// As last parsed; `None` when what stands there now could not be read.
+    text: Option<String>,
     objects: Vec<RawObject>,
     problems: Vec<Problem>,
+    gone_since: Option<Instant>,
 }
 
 impl Directory {
     /// Reads the directory again; true when anything in it changed.
     ///
     /// # Errors
-    /// The directory itself cannot be listed. What was read before stays.
+    /// The directory itself cannot be listed, or holds no YAML file any more. What was read before stays.
     pub fn refresh(&mut self, dir: &Path) -> Result<bool, Problem> {
+        self.refresh_at(dir, Instant::now())
+    }
+
+    fn refresh_at(&mut self, dir: &Path, now: Instant) -> Result<bool, Problem> {
         let paths = yaml_files(dir)?;
+        if paths.is_empty() && !self.files.is_empty() {
+            return Err(Problem::in_file(
+                dir,
+                "holds no YAML file any more; what was in force stays so: put the manifests back, or stop weir up to end serving",
+            ));
+        }
         let mut changed = false;
-        self.files.retain(|path, _| {
-            let stays = paths.contains(path);
+        self.files.retain(|path, file| {
+            let stays = paths.contains(path) || !file.is_gone(now);
             changed |= !stays;
             stays
         });
@@ -100,20 +115,31 @@ impl Directory {
     }
 
     fn refresh_file(&mut self, path: &Path) -> bool {
-        let text = match read_text(path) {
+        let state = self.files.entry(path.to_owned()).or_default();
+        state.gone_since = None;
+        let read = read_text(path).and_then(|text| {
+            // Saving often empties a file first; and whoever means to remove its objects deletes it.
+            if text.is_empty() && !state.objects.is_empty() {
+                return Err(
+                    "is empty; the objects it held stay in force: delete the file to remove them"
+                        .to_owned(),
+                );
+            }
+            Ok(text)
+        });
+        let text = match read {
             Ok(text) => text,
             Err(message) => {
-                let state = self.files.entry(path.to_owned()).or_default();
                 let problems = vec![Problem::in_file(path, message)];
                 let changed = state.problems != problems;
                 state.problems = problems;
+                state.text = None;
                 return changed;
             }
         };
-        if self.files.get(path).is_some_and(|state| state.text == text) {
+        if state.text.as_ref() == Some(&text) {
             return false;
         }
-        let state = self.files.entry(path.to_owned()).or_default();
         match parse(path, &text) {
             Ok(objects) => {
                 state.objects = objects;
@@ -122,8 +148,16 @@ impl Directory {
             // The objects of the last readable version stay in force.
             Err(problem) => state.problems = vec![problem],
         }
-        state.text = text;
+        state.text = Some(text);
         true
+    }
+}
+
+impl FileState {
+    /// Whether a file that is not there now has been away for long enough to be deleted.
+    fn is_gone(&mut self, now: Instant) -> bool {
+        let since = *self.gone_since.get_or_insert(now);
+        now.saturating_duration_since(since) >= GONE_AFTER
     }
 }
 
@@ -137,7 +171,8 @@ fn yaml_files(dir: &Path) -> Result<Vec<PathBuf>, Problem> {
         })?;
         let path = entry.path();
         let is_yaml = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
-        if is_yaml && path.is_file() {
+        // What is no file (a link to nowhere, a pipe) is refused by name when it is read: it does not count as deleted.
+        if is_yaml {
             paths.push(path);
         }
     }
@@ -155,9 +190,11 @@ fn yaml_files(dir: &Path) -> Result<Vec<PathBuf>, Problem> {
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
-    let size = fs::metadata(path)
-        .map_err(|error| format!("cannot read the file: {error}"))?
-        .len();
+    let meta = fs::metadata(path).map_err(|error| format!("cannot read the file: {error}"))?;
+    if !meta.is_file() {
+        return Err("is not a file; remove it or put a manifest in its place".to_owned());
+    }
+    let size = meta.len();
     if size > MAX_FILE_BYTES {
         return Err(format!(
             "has {size} bytes, more than the {MAX_FILE_BYTES} a manifest may have"

@@ -111,7 +111,7 @@ impl Report {
                     &format!("{name}: its worker ended ({reason}); starting it again, crash {crashes}"),
                     &json!({"event": "workerEnded", "version": name, "reason": reason, "crashes": crashes}),
                 ),
-                WorkerState::Refused { reason, message } => self.say(
+                WorkerState::Refused { reason, message, .. } => self.say(
                     &format!("{name}: {reason}: {message}"),
                     &json!({"event": "refused", "version": name, "reason": reason, "message": message}),
                 ),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_api::ModelVersion;
 use weir_api::model_version::Stage;
+use weir_api::{ModelVersion, ValidGpuPool};
 use weir_gateway::Gateway;
 use weir_manifest::TrustPolicySpec;
 use weir_store::Store;
@@ -23,7 +23,7 @@ use super::problem::Problem;
 use super::report::Report;
 use super::supervisor::WorkerState;
 use super::verify::{Verdict, Verified, Verifier};
-use super::workers::Workers;
+use super::workers::{Worker, Workers, plan_digest};
 
 /// How often the files are looked at. Saving a file and seeing it in force should feel immediate; listing a directory costs microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -38,6 +38,8 @@ pub struct Placed {
     pub entry: Entry<ModelVersion>,
     /// As verified.
     pub verified: Verified,
+    /// Its pool as last written.
+    pub pool: ValidGpuPool,
 }
 
 /// What the loop holds.
@@ -56,8 +58,10 @@ pub struct Serving {
     pub placed: BTreeMap<String, Placed>,
     /// What serves.
     pub placement: Placement,
-    /// Versions whose workers refused them, and at which generation.
-    pub refused: BTreeMap<String, i64>,
+    /// Versions whose workers refused them; the digest of the plan they refused, and what the verdict rested on then.
+    pub refused: BTreeMap<String, (String, String)>,
+    /// The last trust policy that made sense.
+    pub trust: TrustPolicySpec,
     /// The processes.
     pub workers: Workers,
     /// What clients talk to.
@@ -93,6 +97,7 @@ impl Serving {
             placed: BTreeMap::new(),
             placement: Placement::default(),
             refused: BTreeMap::new(),
+            trust: TrustPolicySpec::default(),
             workers,
             gateway,
             store,
@@ -124,8 +129,8 @@ impl Serving {
     /// One look and what follows from it. Idempotent: with nothing new it changes nothing.
     pub async fn step(&mut self) {
         let mut problems = self.read();
-        let trust = self.trust(&mut problems);
-        self.verify(&trust).await;
+        self.read_trust(&mut problems);
+        self.verify().await;
         problems.extend(self.unverified());
         self.decide();
         self.act(&mut problems);
@@ -157,33 +162,37 @@ impl Serving {
         problems
     }
 
-    fn trust(&self, problems: &mut Vec<Problem>) -> TrustPolicySpec {
+    /// A policy that is wrong changes nothing, like every other object that is wrong; one that is deleted trusts nobody.
+    fn read_trust(&mut self, problems: &mut Vec<Problem>) {
         let Some((file, entries)) = &self.catalog.trust else {
             problems.push(Problem::in_file(
                 &self.dir,
                 "holds no ConfigMap \"weir-trust\", so no signature is trusted: add one with the public keys that may sign",
             ));
-            return TrustPolicySpec::default();
+            self.trust = TrustPolicySpec::default();
+            return;
         };
         let spec = TrustPolicySpec::from_config_map(entries)
             .and_then(|spec| weir_manifest::TrustPolicy::new(spec.clone()).map(|_| spec));
-        spec.unwrap_or_else(|error| {
-            let error = anyhow::Error::from(error);
-            problems.push(Problem::in_file(
-                file,
-                format!("ConfigMap \"weir-trust\": {error:#}"),
-            ));
-            TrustPolicySpec::default()
-        })
+        match spec {
+            Ok(spec) => self.trust = spec,
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                problems.push(Problem::in_file(
+                    file,
+                    format!("ConfigMap \"weir-trust\": {error:#}; the last policy that was right stays in force"),
+                ));
+            }
+        }
     }
 
-    async fn verify(&mut self, trust: &TrustPolicySpec) {
+    async fn verify(&mut self) {
         self.verdicts
             .retain(|name, _| self.catalog.versions.contains_key(name));
         self.verifier
             .retain(|name| self.catalog.versions.contains_key(name));
         for (name, entry) in &self.catalog.versions {
-            let verdict = self.verifier.verdict(entry, trust).await;
+            let verdict = self.verifier.verdict(entry, &self.trust).await;
             self.verdicts.insert(name.clone(), verdict);
         }
     }
@@ -200,25 +209,46 @@ impl Serving {
         at_fault.collect()
     }
 
-    fn decide(&mut self) {
-        for (_, worker) in self.workers.iter() {
-            let generation = self
-                .catalog
-                .versions
-                .get(&worker.version)
-                .map(|entry| entry.generation);
-            if let (WorkerState::Refused { .. }, Some(generation)) =
-                (&*worker.state.borrow(), generation)
-            {
-                self.refused.insert(worker.version.clone(), generation);
+    /// Which versions their workers refused: for as long as the plan, the object and the files are as they were then.
+    fn note_refusals(&mut self) {
+        let now = |version: &str| {
+            let verified = self.verdicts.get(version)?.as_ref().ok()?;
+            let basis = self.verifier.basis(version)?.to_owned();
+            Some((plan_digest(verified)?, basis))
+        };
+        let versions = &self.catalog.versions;
+        self.refused.retain(|version, then| {
+            // What is not verified now cannot be tried again: the refusal stands.
+            let stands = now(version).is_none_or(|now| now == *then);
+            if !stands {
+                self.workers.forget_refused(version);
+            }
+            stands && versions.contains_key(version)
+        });
+        let refusal = |worker: &Worker| match &*worker.state.borrow() {
+            WorkerState::Refused { plan, .. } => Some((worker.version.clone(), plan.clone())),
+            _ => None,
+        };
+        let refusals: Vec<_> = self
+            .workers
+            .iter()
+            .filter_map(|(_, worker)| refusal(worker))
+            .collect();
+        for (version, plan) in refusals {
+            match now(&version) {
+                // It refused what it was told before.
+                Some((planned, _)) if planned != plan => self.workers.forget_refused(&version),
+                known => {
+                    let known = known.unwrap_or((plan, String::new()));
+                    self.refused.entry(version).or_insert(known);
+                }
             }
         }
+    }
+
+    fn decide(&mut self) {
+        self.note_refusals();
         let versions = &self.catalog.versions;
-        self.refused.retain(|name, generation| {
-            versions
-                .get(name)
-                .is_some_and(|entry| entry.generation == *generation)
-        });
         let is_candidate = |name: &str, entry: &Entry<ModelVersion>| {
             self.verdicts.get(name).is_some_and(Result::is_ok)
                 && self.catalog.pools.contains_key(&entry.valid.pool)
@@ -252,30 +282,35 @@ impl Serving {
             .collect()
     }
 
-    fn act(&mut self, problems: &mut Vec<Problem>) {
+    /// Takes over what is new of the versions that have workers. What is not verified any more, or whose pool's object is gone,
+    /// runs on as it was.
+    fn note_placed(&mut self) {
         for name in &self.placement.with_workers {
-            // What is not verified any more, or names a pool that is not there, runs on as it was.
             if let (Some(entry), Some(Ok(verified))) =
                 (self.catalog.versions.get(name), self.verdicts.get(name))
-                && self.catalog.pools.contains_key(&entry.valid.pool)
+                && let Some(pool) = self.catalog.pools.get(&entry.valid.pool)
             {
                 let placed = Placed {
                     entry: entry.clone(),
                     verified: verified.clone(),
+                    pool: pool.valid.clone(),
                 };
                 self.placed.insert(name.clone(), placed);
             }
         }
         self.placed
             .retain(|name, _| self.placement.with_workers.contains(name));
+        for placed in self.placed.values_mut() {
+            // What is in memory serves on; but whoever loads it again (after a crash) asks who may sign now.
+            placed.verified.plan.trust = self.trust.clone();
+        }
+    }
+
+    fn act(&mut self, problems: &mut Vec<Problem>) {
+        self.note_placed();
         let mut wanted = BTreeSet::new();
         for (name, placed) in &self.placed {
-            let Some(pool) = self.catalog.pools.get(&placed.entry.valid.pool) else {
-                // Its pool's object is gone; what runs goes on.
-                wanted.extend(names_of(&self.workers, name));
-                continue;
-            };
-            match self.workers.ensure(name, &placed.verified, &pool.valid) {
+            match self.workers.ensure(name, &placed.verified, &placed.pool) {
                 Ok(names) => {
                     // Changed limits mean new processes: the old ones go when the new ones serve.
                     if !names.iter().all(|name| self.is_connected(name)) {

@@ -58,8 +58,8 @@ pub fn routes(
     by_model.into_iter().filter_map(route).collect()
 }
 
-/// A tenant with the hashes of the keys whose Secrets are there.
-pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog) -> Tenant {
+/// A tenant with the hashes of the keys whose Secrets are there. `models` are all that there are, for quotas that permit every one.
+pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog, models: &BTreeSet<&str>) -> Tenant {
     let keys = valid.keys.iter().filter_map(|key| {
         Some(ApiKey {
             name: key.name.clone(),
@@ -79,14 +79,9 @@ pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog) -> Tenant {
         .models
         .iter()
         .map(|(name, model)| permission(name, model));
-    let models: BTreeSet<&str> = catalog
-        .versions
-        .values()
-        .map(|entry| entry.valid.model.as_str())
-        .collect();
     let others = models
-        .into_iter()
-        .filter(|name| !valid.models.contains_key(*name));
+        .iter()
+        .filter(|name| !valid.models.contains_key(**name));
     let every = others.filter_map(|name| Some(permission(name, valid.every_model.as_ref()?)));
     Tenant {
         name: valid.tenant.clone(),

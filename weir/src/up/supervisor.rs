@@ -7,6 +7,7 @@ use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use weir_manifest::Digest;
 
 use super::process::{Exit, Process};
 
@@ -30,6 +31,8 @@ pub struct WorkerSpec {
     pub hash: String,
     /// Where its footprint is kept.
     pub footprint: PathBuf,
+    /// What it is told to load. May change between two starts.
+    pub plan: PathBuf,
 }
 
 /// Where a worker is.
@@ -55,6 +58,8 @@ pub enum WorkerState {
         reason: String,
         /// What it said.
         message: String,
+        /// Digest of the plan that it refused.
+        plan: String,
     },
     /// Stopped as asked.
     Stopped,
@@ -85,9 +90,13 @@ pub async fn supervise(
     }
     loop {
         let (sender, mut lines) = mpsc::channel(64);
+        let mut plan = String::new();
         let process = match found.take() {
             Some(process) => Ok(process),
-            None => start(&spec, sender),
+            None => {
+                plan = plan_digest(&spec.plan);
+                start(&spec, sender)
+            }
         };
         let started = Instant::now();
         let mut said = None;
@@ -116,7 +125,7 @@ pub async fn supervise(
         }
         crashes = crashes.saturating_add(1);
         let refused = exit == Exit::Configuration;
-        state.send_replace(after_exit(exit, said, crashes));
+        state.send_replace(after_exit(exit, said, crashes, plan));
         let wait = async {
             if refused {
                 std::future::pending::<()>().await;
@@ -154,13 +163,28 @@ fn note_line(line: &str, state: &watch::Sender<WorkerState>, said: &mut Option<(
     }
 }
 
-fn after_exit(exit: Exit, said: Option<(String, String)>, crashes: u32) -> WorkerState {
+/// Digest of a plan file's content; of nothing when it cannot be read, which the worker will say itself.
+fn plan_digest(plan: &Path) -> String {
+    Digest::of(&std::fs::read(plan).unwrap_or_default()).to_string()
+}
+
+fn after_exit(
+    exit: Exit,
+    said: Option<(String, String)>,
+    crashes: u32,
+    plan: String,
+) -> WorkerState {
     match (exit, said) {
-        (Exit::Configuration, Some((reason, message))) => WorkerState::Refused { reason, message },
+        (Exit::Configuration, Some((reason, message))) => WorkerState::Refused {
+            reason,
+            message,
+            plan,
+        },
         (Exit::Configuration, None) => WorkerState::Refused {
             reason: "LoadFailed".to_owned(),
             message: "the worker refused what it was given and did not say why; see its log"
                 .to_owned(),
+            plan,
         },
         (Exit::Other(status), Some((_, message))) => WorkerState::Backoff {
             reason: format!("{message} ({status})"),
@@ -196,6 +220,7 @@ mod tests {
             arguments: vec!["-c".to_owned(), script.to_owned()],
             hash: script.to_owned(),
             footprint: dir.join("w.json"),
+            plan: dir.join("w.plan"),
         }
     }
 
@@ -264,7 +289,8 @@ mod tests {
             refused,
             WorkerState::Refused {
                 reason: "FileTampered".to_owned(),
-                message: "m".to_owned()
+                message: "m".to_owned(),
+                plan: plan_digest(Path::new("/nothing")),
             }
         );
         stop.cancel();

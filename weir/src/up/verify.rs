@@ -79,6 +79,11 @@ impl Verifier {
         verdict
     }
 
+    /// What the newest verdict on a version rests on: its object, its files' sizes and times, the trust policy.
+    pub fn basis(&self, name: &str) -> Option<&str> {
+        self.verdicts.get(name).map(|(basis, _)| basis.as_str())
+    }
+
     /// Forgets versions whose objects are gone.
     pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
         self.verdicts.retain(|name, _| exists(name));

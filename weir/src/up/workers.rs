@@ -113,6 +113,18 @@ impl Workers {
             .retain(|name, worker| wanted.contains(name) || !worker.task.is_finished());
     }
 
+    /// Lets a version's workers that refused it be started anew.
+    pub fn forget_refused(&mut self, version: &str) {
+        self.by_name.retain(|_, worker| {
+            let goes = worker.version == version
+                && matches!(&*worker.state.borrow(), WorkerState::Refused { .. });
+            if goes {
+                worker.stop.cancel();
+            }
+            !goes
+        });
+    }
+
     /// All, by name; those that drain too.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Worker)> {
         self.by_name.iter()
@@ -166,7 +178,7 @@ impl Workers {
         let name = format!("{}/{version}/{replica}/{}", pool.name, &hash[..8]);
         let short = &Digest::of(name.as_bytes()).to_hex()[..12];
         let plan = self.folder.join(format!("{short}.plan"));
-        write_if_changed(&plan, &serde_json::to_vec(&verified.plan)?)?;
+        write_if_changed(&plan, &plan_text(verified)?)?;
         let socket = self.sockets.join(format!("{short}.sock"));
         arguments.extend(["--name", &name, "--load-plan"].map(str::to_owned));
         arguments.push(plan.display().to_string());
@@ -181,6 +193,7 @@ impl Workers {
                 arguments,
                 hash,
                 footprint,
+                plan,
             },
         ))
     }
@@ -227,6 +240,15 @@ fn kv_dtype(dtype: KvDtype) -> &'static str {
         KvDtype::F32 => "f32",
         _ => "bf16",
     }
+}
+
+fn plan_text(verified: &Verified) -> io::Result<Vec<u8>> {
+    Ok(serde_json::to_vec(&verified.plan)?)
+}
+
+/// Digest of what a worker would be told to load.
+pub fn plan_digest(verified: &Verified) -> Option<String> {
+    Some(Digest::of(&plan_text(verified).ok()?).to_string())
 }
 
 /// A reader sees the old content or the new, never a part.

@@ -112,12 +112,95 @@ fn a_file_that_breaks_keeps_the_objects_it_had() {
     assert!(directory.refresh(dir.path()).unwrap());
     assert_eq!(directory.objects().count(), 1);
     assert_eq!(directory.problems().count(), 1);
+    fs::write(dir.path().join("b.yaml"), "kind: B\n").unwrap();
     fs::remove_file(&path).unwrap();
-    assert!(directory.refresh(dir.path()).unwrap());
+    let now = Instant::now();
+    directory.refresh_at(dir.path(), now).unwrap();
+    assert_eq!(directory.objects().count(), 2, "it may come back at once");
+    assert!(directory.refresh_at(dir.path(), now + GONE_AFTER).unwrap());
     assert_eq!(
-        directory.objects().count() + directory.problems().count(),
-        0
+        (directory.objects().count(), directory.problems().count()),
+        (1, 0)
     );
+}
+
+#[test]
+fn whatever_stands_where_a_file_was_its_objects_stay_and_one_line_says_why() {
+    type Damage = fn(&Path);
+    let cases: [(&str, Damage, &str); 5] = [
+        ("emptied", |path| fs::write(path, "").unwrap(), "is empty"),
+        (
+            "a directory",
+            |path| {
+                fs::remove_file(path).unwrap();
+                fs::create_dir(path).unwrap();
+            },
+            "is not a file",
+        ),
+        (
+            "a link to nowhere",
+            |path| {
+                fs::remove_file(path).unwrap();
+                std::os::unix::fs::symlink("nowhere", path).unwrap();
+            },
+            "cannot read the file",
+        ),
+        (
+            "too large",
+            |path| fs::write(path, vec![b'#'; 5 << 20]).unwrap(),
+            "has 5242880 bytes",
+        ),
+        (
+            "not text",
+            |path| fs::write(path, [0xff, 0xfe]).unwrap(),
+            "is not UTF-8",
+        ),
+    ];
+    for (name, damage, want) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        fs::write(&path, "kind: A\n").unwrap();
+        let mut directory = Directory::default();
+        directory.refresh(dir.path()).unwrap();
+        damage(&path);
+        let now = Instant::now();
+        for later in [Duration::ZERO, GONE_AFTER, GONE_AFTER * 3] {
+            directory.refresh_at(dir.path(), now + later).unwrap();
+            assert_eq!(directory.objects().count(), 1, "{name}");
+            let problems: Vec<String> = directory.problems().map(ToString::to_string).collect();
+            assert!(
+                problems.len() == 1 && problems[0].contains(want),
+                "{name}: {problems:?}"
+            );
+        }
+        // The same text as before is good again.
+        fs::remove_dir(&path)
+            .or_else(|_| fs::remove_file(&path))
+            .unwrap();
+        fs::write(&path, "kind: A\n").unwrap();
+        assert!(directory.refresh(dir.path()).unwrap(), "{name}");
+        assert_eq!(
+            (directory.objects().count(), directory.problems().count()),
+            (1, 0),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_directory_that_lost_all_its_files_is_no_order_to_stop_serving() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    fs::write(&path, "kind: A\n").unwrap();
+    let mut directory = Directory::default();
+    directory.refresh(dir.path()).unwrap();
+    fs::remove_file(&path).unwrap();
+    for _ in 0..2 {
+        let later = Instant::now() + GONE_AFTER * 2;
+        let problem = directory.refresh_at(dir.path(), later).unwrap_err();
+        assert!(problem.to_string().contains("no YAML file"), "{problem}");
+        assert_eq!(directory.objects().count(), 1);
+    }
 }
 
 #[test]

@@ -119,7 +119,9 @@ fn version_ready(
     }
     for state in workers {
         match state {
-            WorkerState::Refused { reason, message } => return say(false, reason, message.clone()),
+            WorkerState::Refused {
+                reason, message, ..
+            } => return say(false, reason, message.clone()),
             WorkerState::Backoff { reason, crashes } => {
                 return say(
                     false,

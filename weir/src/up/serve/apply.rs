@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use weir_api::ValidGpuPool;
 use weir_gateway::{Pool, Snapshot, WorkerEndpoint};
 
 use super::Serving;
@@ -44,25 +45,35 @@ impl Serving {
             .placed
             .values()
             .map(|p| Arc::new(snapshot::served_version(&p.entry.valid, &p.verified)));
-        let serving = self
+        let serving: BTreeMap<String, u32> = self
             .placement
             .serving
             .iter()
             .map(|(model, c)| (model.clone(), c.version))
             .collect();
         let quotas = self.catalog.quotas.values();
+        let written = self.catalog.versions.values();
+        // A model that serves although its objects are gone is still a model.
+        let models = written
+            .map(|entry| entry.valid.model.as_str())
+            .chain(serving.keys().map(String::as_str))
+            .collect();
         Snapshot {
             tenants: quotas
-                .map(|entry| snapshot::tenant(&entry.valid, &self.catalog))
+                .map(|entry| snapshot::tenant(&entry.valid, &self.catalog, &models))
                 .collect(),
             models: snapshot::routes(versions.collect(), &serving),
-            pools: self
-                .catalog
-                .pools
-                .values()
-                .map(|entry| Pool::from(&entry.valid))
-                .collect(),
+            pools: self.pools(),
             workers: self.workers.endpoints(),
         }
+    }
+    /// Pools in force, and those that serve although their objects are gone.
+    fn pools(&self) -> Vec<Pool> {
+        let written = self.catalog.pools.values().map(|entry| &entry.valid);
+        let kept = self.placed.values().map(|placed| &placed.pool);
+        let mut by_name: BTreeMap<&str, &ValidGpuPool> =
+            kept.map(|pool| (pool.name.as_str(), pool)).collect();
+        by_name.extend(written.map(|pool| (pool.name.as_str(), pool)));
+        by_name.into_values().map(Pool::from).collect()
     }
 }
