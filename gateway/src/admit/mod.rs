@@ -6,6 +6,7 @@ mod queue;
 mod refusal;
 mod request;
 mod tokenize;
+mod turns;
 
 use std::sync::Arc;
 

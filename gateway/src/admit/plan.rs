@@ -38,7 +38,12 @@ impl Core {
     ) -> ApiResult<Plan> {
         let prompt = self
             .tokenizers
-            .tokens(&candidate.version, &request.input, request.params)
+            .tokens(
+                &tenant.name,
+                &candidate.version,
+                &request.input,
+                request.params,
+            )
             .await?;
         let context = u64::from(candidate.version.context_tokens);
         let max_output_tokens = caps(tenant, context, prompt.len() as u64, request)?;

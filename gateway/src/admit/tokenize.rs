@@ -1,34 +1,31 @@
 //! Tokenization on a bounded number of threads, so that no prompt delays the event loop or takes all cores.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::Semaphore;
 use weir_protocol::error::ErrorCode;
 
 use super::request::{Input, Params};
+use super::turns::Turns;
 use crate::error::{ApiError, ApiResult};
 use crate::snapshot::ServedVersion;
 use crate::text::TextError;
 
+/// Tenants take turns: a thousand long prompts of one delay a short one of another by those that are on the threads.
 pub(crate) struct TokenizerPool {
-    threads: Semaphore,
-    waiting: AtomicUsize,
-    most_waiting: usize,
+    threads: Arc<Turns>,
 }
 
 impl TokenizerPool {
     pub(crate) fn new(threads: usize, most_waiting: usize) -> Self {
         Self {
-            threads: Semaphore::new(threads.max(1)),
-            waiting: AtomicUsize::new(0),
-            most_waiting,
+            threads: Turns::new(threads, most_waiting),
         }
     }
 
     /// The prompt's tokens.
     pub(crate) async fn tokens(
         &self,
+        tenant: &str,
         version: &Arc<ServedVersion>,
         input: &Input,
         params: Params,
@@ -36,14 +33,17 @@ impl TokenizerPool {
         if let Input::Tokens(tokens) = input {
             return check_tokens(tokens, version.text.vocab(), params);
         }
-        let _place = self.enter()?;
-        let _thread = self.threads.acquire().await.map_err(|_| busy())?;
+        let thread = self.threads.take(tenant).await.map_err(|_| busy())?;
         let (version, input) = (Arc::clone(version), input.clone());
-        let made = tokio::task::spawn_blocking(move || match &input {
-            Input::User(text) => version.text.user(text),
-            Input::Chat(messages) => version.text.chat(messages),
-            Input::Text(text) => version.text.raw(text),
-            Input::Tokens(tokens) => Ok(tokens.clone()),
+        let made = tokio::task::spawn_blocking(move || {
+            // A client that leaves meanwhile does not free the thread.
+            let _thread = thread;
+            match &input {
+                Input::User(text) => version.text.user(text),
+                Input::Chat(messages) => version.text.chat(messages),
+                Input::Text(text) => version.text.raw(text),
+                Input::Tokens(tokens) => Ok(tokens.clone()),
+            }
         })
         .await;
         match made {
@@ -59,23 +59,6 @@ impl TokenizerPool {
                 "the tokenizer failed on this prompt",
             )),
         }
-    }
-
-    fn enter(&self) -> ApiResult<Place<'_>> {
-        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
-        let place = Place(&self.waiting);
-        if before >= self.most_waiting {
-            return Err(busy());
-        }
-        Ok(place)
-    }
-}
-
-struct Place<'a>(&'a AtomicUsize);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
