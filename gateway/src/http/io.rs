@@ -1,4 +1,4 @@
-//! A connection that gives up on a peer that takes nothing for too long.
+//! A connection that gives up on a peer that says nothing at first, or takes nothing for too long.
 
 use std::io;
 use std::pin::Pin;
@@ -14,14 +14,21 @@ pub(crate) struct TimedIo<T> {
     inner: T,
     limit: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Until the peer has said what it speaks: when that is due, and how many bytes came.
+    opening: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
+/// The preface of HTTP/2. Until it or something else has come the server waits for it, and its own timers are not set yet.
+const OPENING_BYTES: usize = 24;
+
 impl<T> TimedIo<T> {
-    pub(crate) fn new(inner: T, limit: Duration) -> Self {
+    /// The first bytes must come within `opening`; a write may stay pending for `limit`.
+    pub(crate) fn new(inner: T, opening: Duration, limit: Duration) -> Self {
         Self {
             inner,
             limit,
             stalled: None,
+            opening: Some((Box::pin(tokio::time::sleep(opening)), 0)),
         }
     }
 
@@ -52,7 +59,23 @@ impl<T: AsyncRead + Unpin> AsyncRead for TimedIo<T> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let outcome = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let Some((due, bytes)) = &mut self.opening else {
+            return outcome;
+        };
+        if outcome.is_ready() {
+            *bytes += buf.filled().len() - before;
+            if *bytes >= OPENING_BYTES {
+                self.opening = None;
+            }
+            return outcome;
+        }
+        ready!(due.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client said nothing for too long",
+        )))
     }
 }
 
@@ -93,13 +116,32 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for TimedIo<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[tokio::test]
     async fn a_peer_that_takes_nothing_is_given_up() {
         let (ours, _theirs) = tokio::io::duplex(16);
-        let mut io = TimedIo::new(ours, Duration::from_millis(20));
+        let mut io = TimedIo::new(ours, Duration::from_secs(1), Duration::from_millis(20));
         let error = io.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_say_what_it_speaks_is_given_up() {
+        for said in ["", "PRI"] {
+            let (ours, mut theirs) = tokio::io::duplex(64);
+            theirs.write_all(said.as_bytes()).await.unwrap();
+            let second = Duration::from_secs(1);
+            let mut io = TimedIo::new(ours, second, second);
+            let error = io.read_to_end(&mut Vec::new()).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{said:?}");
+        }
+        // Once it has, the protocol's own times count.
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        theirs.write_all(&[b'x'; OPENING_BYTES]).await.unwrap();
+        let mut io = TimedIo::new(ours, Duration::from_secs(1), Duration::from_secs(1));
+        let mut all = Vec::new();
+        let reading = io.read_to_end(&mut all);
+        let patience = Duration::from_secs(60);
+        assert!(tokio::time::timeout(patience, reading).await.is_err());
     }
 }

@@ -39,7 +39,11 @@ pub(crate) async fn serve(
         let Some((stream, permit)) = accepted else {
             continue;
         };
-        let io = TokioIo::new(TimedIo::new(stream, core.config.write_timeout));
+        let io = TokioIo::new(TimedIo::new(
+            stream,
+            core.config.header_timeout,
+            core.config.write_timeout,
+        ));
         let service_core = Arc::clone(&core);
         let service = service_fn(move |request| {
             let core = Arc::clone(&service_core);
@@ -112,7 +116,7 @@ fn protocol(config: &Config) -> Builder<TokioExecutor> {
 }
 
 /// A request's body, if it is small enough and comes in time.
-pub(crate) async fn read_body(config: &Config, body: Incoming) -> ApiResult<bytes::Bytes> {
+pub(crate) async fn read_body(config: &Config, mut body: Incoming) -> ApiResult<bytes::Bytes> {
     use http_body::Body as _;
     let too_large = || {
         ApiError::new(
@@ -125,12 +129,16 @@ pub(crate) async fn read_body(config: &Config, body: Incoming) -> ApiResult<byte
         .details(serde_json::json!({"largestBodyBytes": config.body_bytes}))
     };
     if body.size_hint().lower() > config.body_bytes as u64 {
+        discard(config, &mut body).await;
         return Err(too_large());
     }
-    let collected = Limited::new(body, config.body_bytes).collect();
+    let collected = Limited::new(&mut body, config.body_bytes).collect();
     match tokio::time::timeout(config.body_timeout, collected).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+            discard(config, &mut body).await;
+            Err(too_large())
+        }
         Ok(Err(error)) => Err(ApiError::new(
             ErrorCode::InvalidRequest,
             format!("the body could not be read: {error}"),
@@ -140,4 +148,24 @@ pub(crate) async fn read_body(config: &Config, body: Incoming) -> ApiResult<byte
             "the body did not arrive in time; send it faster",
         )),
     }
+}
+
+/// How much longer than allowed a body may be for its sender to read why it is refused.
+const DISCARDED_BODIES: usize = 16;
+/// How long that may take.
+const DISCARD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Reads the rest of a body that is too large. Most clients read an answer only when they have sent everything; one that is cut off
+/// before sees a broken connection, and tries again.
+async fn discard(config: &Config, body: &mut Incoming) {
+    let rest = async {
+        let mut left = config.body_bytes.saturating_mul(DISCARDED_BODIES);
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, bytes::Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(DISCARD_WITHIN, rest).await.ok();
 }
