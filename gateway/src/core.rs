@@ -63,7 +63,12 @@ impl Core {
 
     /// Gives waiting runs of a version to workers that have room, and ends those that waited too long.
     pub(crate) fn pump(self: &Arc<Self>, digest: &str) {
-        while let Some(next) = self.queues.next(digest, &self.links.room(digest)) {
+        loop {
+            let (reserved, held) = self.links.crowd(digest);
+            self.queues.hold_back(digest, reserved, held);
+            let Some(next) = self.queues.next(digest, &self.links.room(digest)) else {
+                return;
+            };
             match next {
                 Next::Expired(job, ExpiredWhy::MaxWait) => {
                     self.end_unsent(*job, Ending::of(&QUEUE_WAIT));
@@ -86,7 +91,7 @@ impl Core {
 
     fn dispatch(self: &Arc<Self>, job: Box<Job>, link: &Arc<LinkHandle>) {
         let live = Arc::clone(&job.writer.live);
-        let tokens = job.writer.reserved_tokens;
+        let (tenant, tokens) = (job.writer.tenant.clone(), job.writer.reserved_tokens);
         let mut control = live.control.lock();
         if let Some(intent) = control.intent.clone() {
             drop(control);
@@ -97,10 +102,10 @@ impl Core {
             self.timers.clear(at, live.id, Due::QueueWait);
         }
         control.phase = Phase::On(Arc::clone(link));
-        link.occupy(tokens);
+        link.occupy(&tenant, tokens);
         // Sent under the lock: a cancellation that finds the link in `phase` comes after the run.
         if let Err(Command::Submit(job)) = link.send(Command::Submit(job)) {
-            link.vacate(tokens);
+            link.vacate(&tenant, tokens);
             control.phase = Phase::Queued;
             drop(control);
             self.requeue(*job);

@@ -1,5 +1,6 @@
 //! The set of links, kept equal to the snapshot's workers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -53,6 +54,21 @@ impl Links {
                 },
                 |(seats, kv_tokens)| Capacity { seats, kv_tokens },
             )
+    }
+
+    /// Seats of this version's workers that are kept for tenants who have fewer than that, and how many each has.
+    pub(crate) fn crowd(&self, digest: &str) -> (u32, BTreeMap<String, u32>) {
+        let all = self.all.read();
+        let serving = all.iter().filter(|link| link.serves(digest));
+        let (mut reserved, mut held) = (0, BTreeMap::new());
+        for link in serving {
+            // Of one worker, as `room` is: others may be full.
+            reserved = link.reserved_seats().max(reserved);
+            for (tenant, count) in link.held() {
+                *held.entry(tenant).or_default() += count;
+            }
+        }
+        (reserved, held)
     }
 
     /// The worker that should take a run: where its first token is expected soonest.

@@ -36,6 +36,9 @@ pub struct Admission<R, T> {
     rates: Rates,
     /// Seats the workers had when `next` was asked last, and those that became free since.
     seats: u32,
+    /// Seats for tenants who have fewer than that, and how many each has.
+    reserved: u32,
+    held: BTreeMap<T, u32>,
     tickets: u64,
 }
 
@@ -52,6 +55,8 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
             served_ms: [0; Priority::COUNT],
             rates: Rates::default(),
             seats: 0,
+            reserved: 0,
+            held: BTreeMap::new(),
             tickets: 0,
         }
     }
@@ -101,6 +106,13 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         })
     }
 
+    /// From now on the last `reserved` seats go only to tenants who have fewer than that: `held` says how many each has. So nobody
+    /// who fills the workers with long runs makes others wait for the end of one.
+    pub fn hold_back(&mut self, reserved: u32, held: BTreeMap<T, u32>) {
+        self.reserved = reserved;
+        self.held = held;
+    }
+
     /// The next thing to do: a run that waited too long, or one that may go now. `None` when nobody can go; ask again when
     /// something changed. A run that goes takes its seat out of the caller's next `capacity`.
     pub fn next(&mut self, now_ms: u64, capacity: &Capacity) -> Option<Decision<R>> {
@@ -120,6 +132,7 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         self.served_ms[priority as usize] = now_ms;
         let entry = self.take(ticket);
         self.seats -= 1;
+        *self.held.entry(tenant).or_default() += 1;
         self.rates.set_busy(!self.entries.is_empty(), now_ms);
         Some(Decision::Start(Started {
             run: entry.waiting.run,
@@ -196,12 +209,22 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
             runs += more_runs;
             tokens += more_tokens;
         }
-        if runs < u64::from(self.seats) {
+        let seats = u64::from(self.seats_for(tenant));
+        if runs < seats {
             return 0;
         }
         // The seats that are free now cost no wait.
-        self.rates
-            .wait_ms(runs + 1 - u64::from(self.seats), tokens, now_ms)
+        self.rates.wait_ms(runs + 1 - seats, tokens, now_ms)
+    }
+
+    /// The free seats that a tenant may take.
+    fn seats_for(&self, tenant: &T) -> u32 {
+        let held = self.held.get(tenant).copied().unwrap_or(0);
+        // Below its part of the reserve a tenant may take what is there, and beyond that what is not reserved.
+        let of_reserve = self.reserved.saturating_sub(held);
+        self.seats
+            .saturating_sub(self.reserved)
+            .max(of_reserve.min(self.seats))
     }
 
     fn bounds(&self, priority: Priority, class: usize, estimate_ms: u64) -> Result<(), Refused> {
@@ -258,6 +281,9 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         'search: for level in self.order(now_ms) {
             for ticket in self.fair[level].candidates() {
                 let entry = &self.entries[&ticket];
+                if self.seats_for(&entry.waiting.tenant) == 0 {
+                    continue;
+                }
                 if entry.tokens <= capacity.kv_tokens {
                     chosen = Some(ticket);
                     break 'search;

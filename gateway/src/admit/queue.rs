@@ -1,6 +1,6 @@
 //! Runs that wait for a worker: one line for each model version. Who goes next is decided by `weir_admission`; this file keeps the jobs.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -24,12 +24,12 @@ pub(crate) struct Queues {
 struct Line {
     pool: String,
     admission: Admission<RunId, String>,
-    /// Places in the line.
-    tickets: HashMap<RunId, Ticket>,
+    /// Places in the line, and whose they are.
+    tickets: HashMap<RunId, (Ticket, String)>,
     /// Waiting runs that are durable. A place without a job is of a run that is being admitted.
     jobs: HashMap<RunId, Box<Job>>,
     /// Runs whose turn came before they were durable: a seat is kept for each.
-    granted: HashSet<RunId>,
+    granted: HashMap<RunId, String>,
     /// Runs that had their turn already.
     returning: VecDeque<Box<Job>>,
 }
@@ -79,7 +79,7 @@ impl Line {
             admission: Admission::new(config),
             tickets: HashMap::new(),
             jobs: HashMap::new(),
-            granted: HashSet::new(),
+            granted: HashMap::new(),
             returning: VecDeque::new(),
         }
     }
@@ -121,7 +121,8 @@ impl Queues {
             deadline_ms: newcomer.deadline_in_ms.map(|left| now.saturating_add(left)),
             enqueued_at_ms: now,
         })?;
-        line.tickets.insert(newcomer.run, ticket);
+        let place = (ticket, newcomer.tenant.to_owned());
+        line.tickets.insert(newcomer.run, place);
         Ok(Slot {
             queues: self.clone(),
             digest: version.digest.clone(),
@@ -137,7 +138,7 @@ impl Queues {
         let Some(line) = lines.get_mut(&slot.digest) else {
             return Err(job);
         };
-        let outcome = if line.granted.remove(&slot.run) {
+        let outcome = if line.granted.remove(&slot.run).is_some() {
             line.returning.push_back(job);
             Ok(())
         } else if line.tickets.contains_key(&slot.run) {
@@ -160,6 +161,16 @@ impl Queues {
             .push_front(job);
     }
 
+    /// Seats that are kept for tenants who have fewer than that, and how many each has.
+    pub(crate) fn hold_back(&self, digest: &str, reserved: u32, mut held: BTreeMap<String, u32>) {
+        if let Some(line) = self.lines.lock().get_mut(digest) {
+            for tenant in line.granted.values() {
+                *held.entry(tenant.clone()).or_default() += 1;
+            }
+            line.admission.hold_back(reserved, held);
+        }
+    }
+
     /// What to do next for a version whose workers have this much room.
     pub(crate) fn next(&self, digest: &str, room: &Capacity) -> Option<Next> {
         let now = self.now_ms();
@@ -176,11 +187,12 @@ impl Queues {
         loop {
             match line.admission.next(now, &room)? {
                 Decision::Start(started) => {
-                    line.tickets.remove(&started.run);
+                    let place = line.tickets.remove(&started.run);
                     if let Some(job) = line.jobs.remove(&started.run) {
                         return Some(Next::Start(job));
                     }
-                    line.granted.insert(started.run);
+                    let tenant = place.map(|(_, tenant)| tenant).unwrap_or_default();
+                    line.granted.insert(started.run, tenant);
                     room.seats -= 1;
                 }
                 Decision::Expired(expired) => {
@@ -199,7 +211,7 @@ impl Queues {
         let mut lines = self.lines.lock();
         lines.values_mut().find_map(|line| {
             if let Some(job) = line.jobs.remove(&run) {
-                if let Some(ticket) = line.tickets.remove(&run) {
+                if let Some((ticket, _)) = line.tickets.remove(&run) {
                     line.admission.cancel(ticket, now);
                 }
                 return Some(job);
@@ -250,7 +262,7 @@ impl Drop for Slot {
         let now = self.queues.now_ms();
         if let Some(line) = self.queues.lines.lock().get_mut(&self.digest) {
             line.granted.remove(&self.run);
-            if let Some(ticket) = line.tickets.remove(&self.run) {
+            if let Some((ticket, _)) = line.tickets.remove(&self.run) {
                 line.admission.cancel(ticket, now);
             }
         }

@@ -107,7 +107,8 @@ impl Link {
 
     fn ended(&mut self, run: RunId, status: RunStatus) {
         if let Some(held) = self.runs.remove(&run) {
-            self.handle.vacate(held.writer.reserved_tokens);
+            self.handle
+                .vacate(&held.writer.tenant, held.writer.reserved_tokens);
             self.core.ended(&held.writer, status);
             self.core.queues.finished(
                 &held.digest,

@@ -7,6 +7,7 @@ mod reconcile;
 mod session;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -60,6 +61,8 @@ pub(crate) struct LinkHandle {
     retiring: AtomicBool,
     pub(crate) in_flight: AtomicU32,
     pub(crate) in_flight_tokens: AtomicU64,
+    /// Runs in flight of each tenant that has any.
+    held: Mutex<BTreeMap<String, u32>>,
     pub(crate) facts: Mutex<Facts>,
     begun: Instant,
     /// When the worker last got something done or had nothing to do, in milliseconds since `begun`.
@@ -87,6 +90,7 @@ impl LinkHandle {
             retiring: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             in_flight_tokens: AtomicU64::new(0),
+            held: Mutex::default(),
             facts: Mutex::default(),
             begun: Instant::now(),
             progress_ms: AtomicU64::new(0),
@@ -124,9 +128,24 @@ impl LinkHandle {
 
     /// Runs it could be sent now: a few beyond what it computes at once, so that it never idles between steps.
     pub(crate) fn seats(&self) -> u32 {
-        let max_running = self.facts.lock().limits.max_running.max(1);
+        let max_running = self.max_running();
         let most = max_running + (max_running / 8).max(1);
         most.saturating_sub(self.in_flight.load(Ordering::Acquire))
+    }
+
+    fn max_running(&self) -> u32 {
+        self.facts.lock().limits.max_running.max(1)
+    }
+
+    /// Seats that no tenant may take who has as many: an eighth of what is computed at once, and those beyond it, so that a newcomer is
+    /// computed in the next steps and not when one of somebody's long runs ends. A worker of fewer than eight has none to spare.
+    pub(crate) fn reserved_seats(&self) -> u32 {
+        self.max_running() / 8 * 2
+    }
+
+    /// Runs in flight of each tenant that has any.
+    pub(crate) fn held(&self) -> BTreeMap<String, u32> {
+        self.held.lock().clone()
     }
 
     /// KV positions that are free or can be freed. A worker with nothing to do takes everything: whether a run fits at all it says
@@ -160,15 +179,24 @@ impl LinkHandle {
         now.saturating_sub(self.progress_ms.load(Ordering::Acquire))
     }
 
-    pub(crate) fn occupy(&self, tokens: u64) {
+    pub(crate) fn occupy(&self, tenant: &str, tokens: u64) {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             self.progressed();
         }
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         self.in_flight_tokens.fetch_add(tokens, Ordering::AcqRel);
+        *self.held.lock().entry(tenant.to_owned()).or_default() += 1;
     }
 
-    pub(crate) fn vacate(&self, tokens: u64) {
+    pub(crate) fn vacate(&self, tenant: &str, tokens: u64) {
+        let mut held = self.held.lock();
+        if let Some(count) = held.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(tenant);
+            }
+        }
+        drop(held);
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
         self.in_flight_tokens.fetch_sub(tokens, Ordering::AcqRel);
     }

@@ -59,7 +59,8 @@ impl Link {
         let Some(orphan) = self.core.orphans.take(run) else {
             return false;
         };
-        self.handle.occupy(orphan.writer.reserved_tokens);
+        self.handle
+            .occupy(&orphan.writer.tenant, orphan.writer.reserved_tokens);
         let digest = orphan.digest().to_owned();
         self.runs.insert(
             run,

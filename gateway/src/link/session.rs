@@ -288,7 +288,7 @@ impl Link {
         else {
             return;
         };
-        self.handle.vacate(writer.reserved_tokens);
+        self.handle.vacate(&writer.tenant, writer.reserved_tokens);
         writer.live.control.lock().phase = Phase::Queued;
         self.core.requeue(Job {
             writer,
@@ -302,7 +302,8 @@ impl Link {
     pub(super) fn abandon(&mut self, run: RunId, why: &str) {
         if let Some(held) = self.runs.remove(&run) {
             tracing::warn!(%run, why, "run given up to another writer");
-            self.handle.vacate(held.writer.reserved_tokens);
+            self.handle
+                .vacate(&held.writer.tenant, held.writer.reserved_tokens);
             self.core.abandon(&held.writer.live);
         }
     }

@@ -14,6 +14,7 @@ use crate::hub::{Frame, Intent, LiveRun, encode};
 /// State of a run's log at its writing end.
 pub(crate) struct Writer {
     pub(crate) live: Arc<LiveRun>,
+    pub(crate) tenant: String,
     pub(crate) epoch: Epoch,
     pub(crate) created_at_ms: u64,
     pub(crate) reserved_tokens: u64,
@@ -86,6 +87,7 @@ impl Writer {
     pub(crate) fn new(live: Arc<LiveRun>, run: &Run) -> Self {
         Self {
             live,
+            tenant: run.tenant.clone(),
             epoch: run.epoch,
             created_at_ms: run.created_at_ms,
             reserved_tokens: run.reserved_tokens,

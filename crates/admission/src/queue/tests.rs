@@ -419,3 +419,42 @@ fn time_in_which_nobody_waited_is_no_turnover() {
     let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 10_100);
     assert_eq!(wait, 200);
 }
+
+#[test]
+fn nobody_takes_the_last_seats_from_those_who_have_none() {
+    let mut a = queue(64);
+    for id in 0..20 {
+        a.offer(run(id, "greedy", Priority::Interactive)).unwrap();
+    }
+    // Ten seats, four of them reserved.
+    let mut seats = 10;
+    let mut start = |a: &mut Admission<_, _>| {
+        let room = Capacity {
+            seats,
+            kv_tokens: 1_000_000,
+        };
+        let decision = a.next(0, &room)?;
+        seats -= 1;
+        match decision {
+            Decision::Start(started) => Some(started.run),
+            Decision::Expired(expired) => panic!("run {} expired", expired.run),
+        }
+    };
+    a.hold_back(4, BTreeMap::new());
+    let taken = std::iter::from_fn(|| start(&mut a)).count();
+    assert_eq!(taken, 6, "the greedy one leaves the reserve");
+    a.offer(run(100, "modest", Priority::Batch)).unwrap();
+    assert_eq!(
+        start(&mut a),
+        Some(100),
+        "a less urgent one of another tenant goes at once"
+    );
+    assert_eq!(a.estimate_ms(&"modest", Priority::Batch, 1, 0), 0);
+    assert_eq!(start(&mut a), None);
+    // One of the greedy one's runs ends: its seat is its own again.
+    a.hold_back(4, BTreeMap::from([("greedy", 2), ("modest", 1)]));
+    assert!(
+        start(&mut a).is_some(),
+        "whoever has less than the reserve may use it"
+    );
+}
