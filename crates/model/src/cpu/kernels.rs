@@ -10,7 +10,6 @@
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::inline_always,
-    clippy::many_single_char_names,
     clippy::needless_range_loop,
     clippy::similar_names,
     reason = "kernels: numbers are in range by construction, inlining is what specialises them, loops mirror registers"

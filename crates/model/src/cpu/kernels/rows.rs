@@ -22,21 +22,33 @@ unsafe fn each<V: Lanes>(x: &[f32], fill: f32, mut f: impl FnMut(V)) {
     }
 }
 
-/// Calls `f` with each sixteen numbers of both and writes what it returns over the first.
+/// An operation on two groups of sixteen numbers. Not a closure: a closure of a generic function is compiled without the
+/// instructions of the function around it, and when it is too long to be inlined, each of them becomes a call.
+trait Pairwise<V: Lanes>: Copy {
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn apply(self, x: V, y: V) -> V;
+}
+
+/// Writes the operation's result for each sixteen numbers of both over the first.
 #[inline(always)]
-unsafe fn zip<V: Lanes>(x: &mut [f32], y: &[f32], f: impl Fn(V, V) -> V) {
+unsafe fn zip<V: Lanes>(x: &mut [f32], y: &[f32], operation: impl Pairwise<V>) {
     let (xs, x_rest) = x.as_chunks_mut::<LANES>();
     let (ys, y_rest) = y.as_chunks::<LANES>();
     // SAFETY: sixteen elements each.
     unsafe {
         for (x, y) in xs.iter_mut().zip(ys) {
-            f(V::load(x.as_ptr()), V::load(y.as_ptr())).store(x.as_mut_ptr());
+            operation
+                .apply(V::load(x.as_ptr()), V::load(y.as_ptr()))
+                .store(x.as_mut_ptr());
         }
         if !x_rest.is_empty() {
             let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
             a[..x_rest.len()].copy_from_slice(x_rest);
             b[..y_rest.len()].copy_from_slice(y_rest);
-            f(V::load(a.as_ptr()), V::load(b.as_ptr())).store(a.as_mut_ptr());
+            operation
+                .apply(V::load(a.as_ptr()), V::load(b.as_ptr()))
+                .store(a.as_mut_ptr());
             x_rest.copy_from_slice(&a[..x_rest.len()]);
         }
     }
@@ -55,7 +67,7 @@ pub(super) unsafe fn rms_norm<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32)
         each::<V>(x, 0.0, |x| sum = x.mul_add(x, sum));
         let mean = sum.sum() / x.len() as f32;
         let factor = V::splat(1.0 / (mean + eps).sqrt());
-        zip::<V>(x, weight, |x, weight| x.mul(factor).mul(weight));
+        zip::<V>(x, weight, Scale(factor));
     }
 }
 
@@ -67,7 +79,31 @@ pub(super) unsafe fn rms_norm<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32)
 pub(super) unsafe fn silu_mul<V: Lanes>(gate: &mut [f32], up: &[f32]) {
     // SAFETY: the caller's.
     unsafe {
-        zip::<V>(gate, up, |gate, up| {
+        zip::<V>(gate, up, SiluMul);
+    }
+}
+
+/// `x * factor * y`.
+#[derive(Clone, Copy)]
+struct Scale<V>(V);
+
+impl<V: Lanes> Pairwise<V> for Scale<V> {
+    #[inline(always)]
+    unsafe fn apply(self, x: V, y: V) -> V {
+        // SAFETY: the caller's.
+        unsafe { x.mul(self.0).mul(y) }
+    }
+}
+
+/// `silu(x) * y`.
+#[derive(Clone, Copy)]
+struct SiluMul;
+
+impl<V: Lanes> Pairwise<V> for SiluMul {
+    #[inline(always)]
+    unsafe fn apply(self, gate: V, up: V) -> V {
+        // SAFETY: the caller's.
+        unsafe {
             // x · sigmoid(x), with exp's argument kept in its range: past ±80 the result no longer changes.
             let zero = V::splat(0.0);
             let magnitude = gate.max(zero.sub(gate));
@@ -78,7 +114,7 @@ pub(super) unsafe fn silu_mul<V: Lanes>(gate: &mut [f32], up: &[f32]) {
                 .zero_where_below(gate, zero)
                 .add(small.sub(small.zero_where_below(gate, zero)));
             gate.mul(top.div(one.add(small))).mul(up)
-        });
+        }
     }
 }
 
@@ -93,9 +129,15 @@ pub(super) unsafe fn exp_sum<V: Lanes>(x: &[f32], best: f32, scale: f32) -> f64 
     unsafe {
         for part in x.chunks(PARTIAL) {
             let mut sum = V::splat(0.0);
-            each::<V>(part, f32::NEG_INFINITY, |x| {
-                sum = sum.add(weight(x, best, scale));
-            });
+            let (groups, rest) = part.as_chunks::<LANES>();
+            for group in groups {
+                sum = sum.add(weight(V::load(group.as_ptr()), best, scale));
+            }
+            if !rest.is_empty() {
+                let mut group = [f32::NEG_INFINITY; LANES];
+                group[..rest.len()].copy_from_slice(rest);
+                sum = sum.add(weight(V::load(group.as_ptr()), best, scale));
+            }
             total += f64::from(sum.sum());
         }
     }
