@@ -58,7 +58,7 @@ pub(super) fn pool_status(
             max_running: i32::try_from(engine.max_running).unwrap_or(i32::MAX),
             kv_bytes: i64::try_from(engine.kv_bytes).unwrap_or(i64::MAX),
             block_tokens: i32::try_from(engine.block_tokens).unwrap_or(i32::MAX),
-            kv_dtype: format!("{:?}", engine.kv_dtype).to_lowercase(),
+            kv_dtype: engine.kv_dtype.as_str().to_owned(),
         }),
         conditions: Vec::new(),
     };
