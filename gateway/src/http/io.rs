@@ -141,7 +141,7 @@ mod tests {
         let mut io = TimedIo::new(ours, Duration::from_secs(1), Duration::from_secs(1));
         let mut all = Vec::new();
         let reading = io.read_to_end(&mut all);
-        let patience = Duration::from_secs(60);
+        let patience = Duration::from_mins(1);
         assert!(tokio::time::timeout(patience, reading).await.is_err());
     }
 }

@@ -91,12 +91,11 @@ pub async fn supervise(
     loop {
         let (sender, mut lines) = mpsc::channel(64);
         let mut plan = String::new();
-        let process = match found.take() {
-            Some(process) => Ok(process),
-            None => {
-                plan = plan_digest(&spec.plan);
-                start(&spec, sender)
-            }
+        let process = if let Some(process) = found.take() {
+            Ok(process)
+        } else {
+            plan = plan_digest(&spec.plan);
+            start(&spec, sender)
         };
         let started = Instant::now();
         let mut said = None;

@@ -1,6 +1,7 @@
 //! Versions, verified: what a worker is told to load, and the text side that the gateway needs.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -133,11 +134,14 @@ fn basis(entry: &Entry<ModelVersion>, dir: Option<&Path>, trust: &TrustPolicySpe
         .flatten()
     {
         if let Ok(meta) = found.metadata() {
+            // The time of the last change is the kernel's own: unlike the time of modification nobody can set it back.
             files.push(format!(
-                "{} {} {:?}",
+                "{} {} {} {}.{}",
                 found.file_name().display(),
                 meta.len(),
-                meta.modified().ok()
+                meta.ino(),
+                meta.ctime(),
+                meta.ctime_nsec()
             ));
         }
     }
