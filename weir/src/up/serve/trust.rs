@@ -1,0 +1,55 @@
+//! Which versions may serve: the trust policy in force, and the verdicts under it.
+
+use weir_manifest::TrustPolicySpec;
+
+use super::Serving;
+use crate::up::problem::Problem;
+
+impl Serving {
+    /// A policy that is wrong changes nothing, like every other object that is wrong; one that is deleted trusts nobody.
+    pub(super) fn read_trust(&mut self, problems: &mut Vec<Problem>) {
+        let Some((file, entries)) = &self.catalog.trust else {
+            problems.push(Problem::in_file(
+                &self.dir,
+                "holds no ConfigMap \"weir-trust\", so no signature is trusted: add one with the public keys that may sign",
+            ));
+            self.trust = TrustPolicySpec::default();
+            return;
+        };
+        let spec = TrustPolicySpec::from_config_map(entries)
+            .and_then(|spec| weir_manifest::TrustPolicy::new(spec.clone()).map(|_| spec));
+        match spec {
+            Ok(spec) => self.trust = spec,
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                problems.push(Problem::in_file(
+                    file,
+                    format!("ConfigMap \"weir-trust\": {error:#}; the last policy that was right stays in force"),
+                ));
+            }
+        }
+    }
+
+    pub(super) async fn verify(&mut self) {
+        self.verdicts
+            .retain(|name, _| self.catalog.versions.contains_key(name));
+        self.verifier
+            .retain(|name| self.catalog.versions.contains_key(name));
+        for (name, entry) in &self.catalog.versions {
+            let verdict = self.verifier.verdict(entry, &self.trust).await;
+            self.verdicts.insert(name.clone(), verdict);
+        }
+    }
+
+    /// Versions that may not serve, each with the file or key at fault.
+    pub(super) fn unverified(&self) -> Vec<Problem> {
+        let verdicts = self.verdicts.iter();
+        let at_fault = verdicts.filter_map(|(name, verdict)| {
+            let entry = self.catalog.versions.get(name)?;
+            let unverified = verdict.as_ref().err()?;
+            let text = format!("{}: {}", unverified.reason, unverified.message);
+            Some(entry.source.problem("spec.signature", text))
+        });
+        at_fault.collect()
+    }
+}
