@@ -51,6 +51,7 @@ impl PromptText for Bytes {
 /// Everything that answers.
 pub(crate) struct Site {
     pub(crate) gateway: Gateway,
+    pub(crate) metrics: weir_telemetry::Metrics,
     pub(crate) address: SocketAddr,
     pub(crate) folder: TempDir,
     pub(crate) stop: CancellationToken,
@@ -182,11 +183,21 @@ impl Site {
         });
         Self {
             gateway,
+            metrics: registry,
             address,
             folder,
             stop,
             serving,
         }
+    }
+
+    /// Connections that are open now.
+    pub(crate) fn connections(&self) -> u32 {
+        let text = self.metrics.prometheus_text();
+        let mut values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("weir_gateway_connections "));
+        values.next().unwrap().trim().parse().unwrap()
     }
 
     pub(crate) async fn wait_served(&self) {

@@ -43,14 +43,19 @@ async fn a_reader_that_takes_nothing_delays_nobody_and_is_cut() {
         site.gateway.live_runs() == 0
     })
     .await;
-    // What the kernel's buffers hold can still be read; then the connection is over before the stream is.
+    // However fast the runs ended: who takes nothing for longer than the timeout is cut.
+    crate::site::wait_for("the stuck connections to be cut", || {
+        site.connections() == 0
+    })
+    .await;
+    // What the kernel's buffers hold can still be read, in small pieces through so small a window; the end of the stream is not in it.
     for mut stream in stuck {
         let mut text = Vec::new();
         let read = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut text);
-        tokio::time::timeout(Duration::from_secs(10), read)
+        tokio::time::timeout(Duration::from_millis(300), read)
             .await
-            .expect("the connection was cut")
             .ok();
+        assert!(!text.is_empty());
         assert!(!String::from_utf8_lossy(&text).contains("event: completed"));
     }
 }
