@@ -22,6 +22,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("weir-scheduler", &[]),
     // Mechanisms: know cores and vocabulary.
     ("weir-store", &["weir-run", "weir-budget"]),
+    ("weir-postgres", &["weir-run", "weir-budget", "weir-store"]),
+    ("weir-grammar", &[]),
     ("weir-model", &["weir-scheduler"]),
     ("weir-cuda", &["weir-model", "weir-scheduler"]),
     ("weir-telemetry", &[]),
@@ -46,6 +48,9 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-admission",
             "weir-protocol",
             "weir-store",
+            "weir-postgres",
+            "weir-grammar",
+            "weir-rollout",
             "weir-model",
             "weir-telemetry",
         ],
@@ -53,6 +58,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "weir-worker",
         &[
+            "weir-grammar",
             "weir-manifest",
             "weir-protocol",
             "weir-scheduler",
@@ -74,6 +80,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-scheduler",
             "weir-protocol",
             "weir-store",
+            "weir-postgres",
+            "weir-grammar",
             "weir-model",
             "weir-telemetry",
             "weir-operator",

@@ -1,0 +1,3 @@
+//! What a model's output must look like: a JSON schema or a regular expression, made into masks over a vocabulary.
+//!
+//! It must not know sampling, scheduling or networks.
