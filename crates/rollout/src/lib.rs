@@ -10,6 +10,7 @@ pub mod evidence;
 mod plan;
 pub mod record;
 pub mod routing;
+mod spec;
 pub mod statistics;
 mod version;
 
@@ -18,4 +19,5 @@ pub use plan::{
     Limits, OnBreach, Plan, Policy, Promote, Reserve, ShadowMode, ShadowPlan, StepPlan,
 };
 pub use record::{Attempt, Phase, Record};
+pub use spec::version_spec;
 pub use version::{Stamp, VersionId};

@@ -16,9 +16,9 @@ pub struct Rollout {
     pub shadow: Option<Shadow>,
 
     /// Canary steps in strictly rising weight; 100 percent follows the last. 5, 25 and 50 percent for a minute each where absent; an empty list goes
-    /// to 100 at once.
+    /// to 100 at once. Ten at most: a rollout's record holds them all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 20))]
+    #[schemars(length(max = 10))]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[x_kube(
         validation = Rule::new("self.map(s, s.weightPercent).isSorted() && self.all(s, self.exists_one(t, t.weightPercent == s.weightPercent))").message("weightPercent must rise strictly from step to step")
