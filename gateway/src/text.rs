@@ -1,6 +1,7 @@
 //! What the gateway needs of a model's text: prompts as token ids.
 
 use serde_json::json;
+use weir_grammar::ToolFormat;
 use weir_model::ModelText;
 use weir_model::template::TemplateError;
 
@@ -35,6 +36,11 @@ pub trait PromptText: Send + Sync {
 
     /// Token ids are below this.
     fn vocab(&self) -> u32;
+
+    /// How the model writes calls of tools.
+    fn tool_format(&self) -> ToolFormat {
+        ToolFormat::default()
+    }
 }
 
 /// A prompt could not be made.

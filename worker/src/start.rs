@@ -219,6 +219,7 @@ fn assemble(
                 version,
                 context_tokens: device.context_tokens,
                 vocab,
+                grammars: false,
             }],
         },
         observer,

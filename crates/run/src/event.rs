@@ -43,6 +43,23 @@ pub struct TokenLogprob {
     pub top: Vec<TokenLogprob>,
 }
 
+/// A piece of a call of a tool in a delta. `id` and `name` come with the first piece of each index, then parts of the arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCallDelta {
+    /// Which call of the choice, from 0.
+    pub index: u32,
+    /// The call's id, in its first piece.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    /// The tool, in its first piece.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// A part of the arguments' JSON.
+    #[serde(default)]
+    pub arguments: String,
+}
+
 /// What happened. The variant's name in snake case is the SSE `event`, its fields with `sequence` are the SSE `data`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
@@ -73,6 +90,9 @@ pub enum EventKind {
         /// One entry per token, where asked for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         logprobs: Option<Vec<TokenLogprob>>,
+        /// Pieces of calls of tools, where the run has tools.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCallDelta>,
         /// Set on the last delta of a choice when the run has several.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         choice_finish_reason: Option<FinishReason>,

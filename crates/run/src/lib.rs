@@ -11,7 +11,8 @@ mod replay;
 mod run;
 
 pub use event::{
-    DecodeEventError, Event, EventKind, FinishReason, TokenLogprob, Usage, event_name,
+    DecodeEventError, Event, EventKind, FinishReason, TokenLogprob, ToolCallDelta, Usage,
+    event_name,
 };
 pub use id::{Epoch, ParseRunIdError, RunId, Sequence};
 pub use life::{Extension, Illegal, NotExtended, Progress, Step, Terminal, next};

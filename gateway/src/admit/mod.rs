@@ -17,7 +17,7 @@ use weir_run::{EventKind, Run, RunId};
 use weir_store::{Admission, Admit};
 
 pub(crate) use queue::{Next, Queues};
-pub(crate) use request::{Input, Params, RunRequest, Sampling, parse_replaces};
+pub(crate) use request::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
 pub(crate) use tokenize::TokenizerPool;
 
 use crate::clock::{new_run_id, now_ms};

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use prost::Message as _;
 use serde_json::json;
 use weir_budget::Ask;
+use weir_grammar::{ToolFormat, ToolSpec};
 use weir_protocol::error::ErrorCode;
-use weir_protocol::worker::{Sampling as WireSampling, Submit};
+use weir_protocol::worker::grammar::Kind;
+use weir_protocol::worker::{Grammar, Sampling as WireSampling, Submit};
 use weir_run::{Decision, Epoch, Run, RunId, RunStatus, Sequence, WorkOrder};
 
-use super::request::{RunRequest, Sampling};
+use super::request::{RunRequest, Sampling, Shape};
 use crate::core::Core;
 use crate::directory::Candidate;
 use crate::error::{ApiError, ApiResult};
@@ -173,6 +175,7 @@ impl Plan {
             trust_scope: trust_scope(&tenant.trust_scope),
             priority: u32::from(priority),
             sampling: Some(wire_sampling(&request.sampling, version.defaults)),
+            grammar: wire_grammar(&request.shape, version.text.tool_format()),
             ..Submit::default()
         };
         WorkOrder {
@@ -193,6 +196,23 @@ fn trust_scope(scope: &str) -> bytes::Bytes {
         "weir 2026 trust scope",
         scope.as_bytes(),
     ))
+}
+
+fn wire_grammar(shape: &Shape, format: ToolFormat) -> Option<Grammar> {
+    match shape {
+        Shape::Free => None,
+        Shape::Grammar(grammar) => Some(grammar.clone()),
+        Shape::Tools(tools) => {
+            let spec = ToolSpec {
+                format,
+                ..tools.clone()
+            };
+            Some(Grammar {
+                kind: Kind::Tools.into(),
+                text: spec.encode(),
+            })
+        }
+    }
 }
 
 fn wire_sampling(asked: &Sampling, defaults: SamplingDefaults) -> WireSampling {

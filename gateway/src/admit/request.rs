@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use weir_grammar::ToolSpec;
 use weir_protocol::error::ErrorCode;
+use weir_protocol::worker::Grammar;
 use weir_run::RunId;
 
 use crate::error::{ApiError, ApiResult};
@@ -26,8 +28,22 @@ pub(crate) struct RunRequest {
     pub(crate) allow_fallback: bool,
     pub(crate) replaces: Option<RunId>,
     pub(crate) sampling: Sampling,
+    /// What the output must look like.
+    pub(crate) shape: Shape,
     pub(crate) choices: u32,
     pub(crate) metadata: BTreeMap<String, String>,
+}
+
+/// What the output must look like.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Shape {
+    /// Anything.
+    #[default]
+    Free,
+    /// What a grammar allows.
+    Grammar(Grammar),
+    /// Text, calls of tools, or both, written as the model's template writes them.
+    Tools(ToolSpec),
 }
 
 /// Names of parameters in this kind of request.

@@ -104,6 +104,7 @@ mod tests {
             choice: 0,
             logprobs: None,
             choice_finish_reason: None,
+            tool_calls: Vec::new(),
         };
         let usage = Usage {
             prompt_tokens: 11,

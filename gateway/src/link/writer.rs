@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use weir_protocol::worker::{Logprob, Row, finish::Reason};
+use weir_protocol::worker::{Logprob, Row, ToolCall, finish::Reason};
 use weir_run::{
     Epoch, EventKind, FinishReason, Price, Run, RunId, RunStatus, Sequence, Terminal, TokenLogprob,
-    Usage,
+    ToolCallDelta, Usage,
 };
 use weir_store::{Append, EventRecord};
 
@@ -159,6 +159,7 @@ impl Writer {
         let run_finished = row.run_finished;
         if row.tokens > 0
             || (self.started && !row.text.is_empty())
+            || !row.tool_calls.is_empty()
             || choice_finish_reason.is_some()
         {
             self.output_tokens += u64::from(row.tokens);
@@ -168,6 +169,7 @@ impl Writer {
                 tokens: row.tokens,
                 choice: row.choice,
                 logprobs: row.logprob.map(|logprob| vec![token_logprob(logprob)]),
+                tool_calls: row.tool_calls.into_iter().map(tool_call).collect(),
                 choice_finish_reason,
             };
             self.push(pending, &delta);
@@ -275,6 +277,21 @@ impl Writer {
             terminal: pending.terminal.clone(),
             now_ms,
         }
+    }
+}
+
+fn tool_call(given: ToolCall) -> ToolCallDelta {
+    let ToolCall {
+        index,
+        id,
+        name,
+        arguments,
+    } = given;
+    ToolCallDelta {
+        index,
+        id,
+        name,
+        arguments,
     }
 }
 

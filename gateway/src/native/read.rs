@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::admit::{Input, Params, RunRequest, Sampling, parse_replaces};
+use crate::admit::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
 use crate::clock::parse_rfc3339;
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::{Fields, whole};
@@ -62,6 +62,7 @@ pub(super) fn read_request(
             .map(sampling)
             .transpose()?
             .unwrap_or_default(),
+        shape: Shape::default(),
         choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32,
         metadata: metadata(&mut fields, "metadata")?,
     };

@@ -7,7 +7,7 @@ use weir_protocol::error::ErrorCode;
 use weir_run::payload_hash;
 
 use super::{Kind, Presentation};
-use crate::admit::{Input, Params, RunRequest, Sampling, parse_replaces};
+use crate::admit::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::Fields;
 use crate::http::route::Call;
@@ -100,6 +100,7 @@ pub(super) fn read(
         allow_fallback: header(call, "x-weir-allow-fallback", flag)?.unwrap_or(false),
         replaces: header(call, "x-weir-replaces", parse_replaces)?,
         sampling,
+        shape: Shape::default(),
         choices,
         metadata: labels,
     };

@@ -88,6 +88,7 @@ fn delta(text: &str, choice: u32, choice_finish_reason: Option<FinishReason>) ->
         tokens: 1,
         choice,
         logprobs: None,
+        tool_calls: Vec::new(),
         choice_finish_reason,
     }
 }
@@ -112,7 +113,7 @@ proptest! {
         text in ".{0,20}", tokens in 0_u32..9, choice in 0_u32..3, sequence in 1_u64..u64::MAX,
         logprobs in proptest::option::of(proptest::collection::vec(any_logprob(), 0..3)),
     ) {
-        let kind = EventKind::Delta { text, tokens, choice, logprobs, choice_finish_reason: None };
+        let kind = EventKind::Delta { text, tokens, choice, logprobs, choice_finish_reason: None, tool_calls: Vec::new() };
         let event = Event { sequence: Sequence(sequence), kind };
         let data = event.encode();
         prop_assert!(!data.contains(&b'\n'), "an SSE data line cannot hold a line break");

@@ -371,6 +371,7 @@ fn events_of(run: &Run, step: &Move) -> (Vec<Event>, Option<Terminal>, bool) {
         choice: 0,
         logprobs: None,
         choice_finish_reason: None,
+        tool_calls: Vec::new(),
     }));
     let mut after = run.clone();
     after.output_tokens += step.deltas.iter().map(|n| u64::from(*n)).sum::<u64>();
