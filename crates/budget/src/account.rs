@@ -111,6 +111,12 @@ impl Account {
         self.live_runs
     }
 
+    /// Runs accepted in the minute that contains `now_ms`, and the tokens they reserved.
+    pub fn minute(&self, now_ms: u64) -> (u64, u64) {
+        let (_, requests, tokens) = self.minute_at(now_ms);
+        (requests, tokens)
+    }
+
     /// Tokens that live runs hold in a pool.
     pub fn held_in_pool(&self, pool: &str) -> u64 {
         self.pools.get(pool).copied().unwrap_or(0)

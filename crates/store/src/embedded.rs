@@ -12,14 +12,15 @@ use weir_budget::{Ask, Limits, Refusal};
 use weir_run::{Decision, Epoch, Run, RunId, Sequence};
 
 use crate::kv::Kv;
+use crate::objects;
 use crate::reader;
 use crate::shared::Shared;
 use crate::writer::ops::{check_admission, check_kinds};
 use crate::writer::state::{ReadError, recover};
 use crate::writer::{Op, QUEUE, Reopen, Writer};
 use crate::{
-    Admission, Admit, Append, Appended, Budget, EventRecord, OpenRun, Store, StoreError,
-    StoreFuture, UsageReport,
+    Admission, Admit, Append, Appended, Budget, EventRecord, Object, ObjectRange, ObjectWrite,
+    OpenRun, Store, StoreError, StoreFuture, UsageReport, Written,
 };
 
 pub(crate) struct Embedded {
@@ -190,6 +191,27 @@ impl Store for Embedded {
 
     fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |answer| Op::Expire(now_ms, limit, answer))
+    }
+
+    fn write_objects(&self, writes: Vec<ObjectWrite>) -> StoreFuture<'_, Written> {
+        if let Err(why) = objects::check_writes(&writes) {
+            return Box::pin(async move { Err(StoreError::Contract(why)) });
+        }
+        self.write(move |answer| Op::WriteObjects(writes, answer))
+    }
+
+    fn object(
+        &self,
+        space: &'static str,
+        owner: &str,
+        name: &str,
+    ) -> StoreFuture<'_, Option<Object>> {
+        let (owner, name) = (owner.to_owned(), name.to_owned());
+        self.read(move |shared| objects::one(shared, space, &owner, &name))
+    }
+
+    fn objects(&self, range: ObjectRange) -> StoreFuture<'_, Vec<Object>> {
+        self.read(move |shared| objects::many(shared, &range))
     }
 
     fn identity(&self) -> String {

@@ -39,6 +39,7 @@
 
 mod embedded;
 mod kv;
+mod objects;
 mod open;
 mod reader;
 mod record;
@@ -46,6 +47,7 @@ mod shared;
 mod store;
 mod writer;
 
+pub use objects::{Expect, MAX_OBJECT_BYTES, Object, ObjectRange, ObjectWrite, RUN_SPACE, Written};
 pub use open::{Engine, open};
 pub use store::{
     Admission, Admit, Append, Appended, Budget, BudgetWindow, EventRecord, ModelUsage, OpenRun,

@@ -124,9 +124,12 @@ pub(crate) fn budget(account: &Account, periods_s: &[u64], now_ms: u64) -> Budge
             reserved_micros: window.reserved_micros,
         }
     });
+    let (minute_requests, minute_tokens) = account.minute(now_ms);
     Budget {
         windows: windows.collect(),
         live_runs: account.live_runs(),
+        minute_requests,
+        minute_tokens,
     }
 }
 

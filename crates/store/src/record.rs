@@ -4,6 +4,7 @@ pub(crate) mod chunk;
 pub(crate) mod codec;
 pub(crate) mod key;
 pub(crate) mod ledger;
+pub(crate) mod object;
 pub(crate) mod run;
 
 pub(crate) use codec::{BadRecord, Decoder, Encoder, seal, unseal};

@@ -9,6 +9,8 @@ use weir_run::{
     Decision, Epoch, Illegal, Run, RunId, RunStatus, Sequence, Terminal, Usage, WorkOrder,
 };
 
+use crate::{Object, ObjectRange, ObjectWrite, Written};
+
 /// A future that a store returns. It may be dropped at any await: what was begun is either done whole or not at all.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -25,6 +27,8 @@ pub struct Admission {
     pub limits: Limits,
     /// Event 1, as it will be replayed.
     pub accepted: EventRecord,
+    /// What the client sent beyond the prompt, kept as the object `run`/tenant/run id for as long as the run's events are.
+    pub attachment: Option<bytes::Bytes>,
     /// Now.
     pub now_ms: u64,
 }
@@ -124,6 +128,10 @@ pub struct Budget {
     pub windows: Vec<BudgetWindow>,
     /// Runs that are not terminal.
     pub live_runs: u64,
+    /// Runs accepted in the minute that contains `now`.
+    pub minute_requests: u64,
+    /// Tokens they reserved.
+    pub minute_tokens: u64,
 }
 
 /// Terminal runs by status.
@@ -221,6 +229,20 @@ pub trait Store: Send + Sync + 'static {
 
     /// Drops events (and work orders) of terminal runs whose retention is over, at most `limit` runs; how many were dropped.
     fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize>;
+
+    /// Writes objects in one commit, or none of them when one is not as expected.
+    fn write_objects(&self, writes: Vec<ObjectWrite>) -> StoreFuture<'_, Written>;
+
+    /// An object.
+    fn object(
+        &self,
+        space: &'static str,
+        owner: &str,
+        name: &str,
+    ) -> StoreFuture<'_, Option<Object>>;
+
+    /// Objects of one owner in a space, by name.
+    fn objects(&self, range: ObjectRange) -> StoreFuture<'_, Vec<Object>>;
 
     /// A stable identity, made when the store was: gateways of one store may attach to each other's runs.
     fn identity(&self) -> String;

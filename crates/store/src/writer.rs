@@ -12,8 +12,9 @@ use weir_run::{Decision, Epoch, Run, RunId};
 
 use crate::kv::{Kv, KvError};
 use crate::shared::Shared;
-use crate::{Admission, Admit, Append, Appended, StoreError};
+use crate::{Admission, Admit, Append, Appended, ObjectWrite, StoreError, Written};
 
+mod objects;
 pub(crate) mod ops;
 mod retention;
 pub(crate) mod state;
@@ -48,6 +49,7 @@ pub(crate) enum Op {
     TakeOver(RunId, Answer<Option<Epoch>>),
     Route(RunId, Decision, Answer<()>),
     Expire(u64, usize, Answer<usize>),
+    WriteObjects(Vec<ObjectWrite>, Answer<Written>),
     /// The last one that is carried out.
     Close(Answer<()>),
 }
@@ -172,6 +174,11 @@ impl Writer {
             let (reply, error) = match op {
                 _ if fault.is_some() => (op.unanswered(), None),
                 Op::Admit(_, answer) if !admitting => (reply(answer, Err(full.clone())), None),
+                Op::WriteObjects(writes, answer)
+                    if !admitting && writes.iter().any(|write| write.data.is_some()) =>
+                {
+                    (reply(answer, Err(full.clone())), None)
+                }
                 op => perform(&mut group, op),
             };
             replies.push(reply);
@@ -300,6 +307,7 @@ fn perform(group: &mut Group<'_>, op: Op) -> (Reply, Option<ReadError>) {
             outcome(answer, Ok(()))
         }
         Op::Expire(now_ms, limit, answer) => outcome(answer, group.expire(now_ms, limit)),
+        Op::WriteObjects(writes, answer) => outcome(answer, group.write_objects(writes)),
         Op::Close(answer) => outcome(answer, Ok(())),
     }
 }
@@ -337,6 +345,12 @@ impl Op {
                 let events = appends.iter().flat_map(|append| &append.events);
                 events.map(|event| event.data.len() + 8).sum()
             }
+            Self::WriteObjects(writes, _) => {
+                let sizes = writes.iter().map(|write| write.data.as_ref());
+                sizes
+                    .map(|data| data.map_or(0, bytes::Bytes::len) + 64)
+                    .sum()
+            }
             _ => 512,
         }
     }
@@ -356,6 +370,7 @@ impl Op {
                 reply(answer, Err(StoreError::Closed))
             }
             Self::Expire(_, _, answer) => reply(answer, Err(StoreError::Closed)),
+            Self::WriteObjects(_, answer) => reply(answer, Err(StoreError::Closed)),
         }
     }
 }

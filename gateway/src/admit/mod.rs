@@ -187,6 +187,7 @@ impl Core {
             ask,
             limits,
             accepted: accepted.record(),
+            attachment: request.attachment.clone(),
             now_ms: now,
         };
         match self.store.admit(admission).await? {

@@ -32,6 +32,8 @@ pub(crate) struct RunRequest {
     pub(crate) shape: Shape,
     pub(crate) choices: u32,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// What is kept beside the run's events for as long as they are.
+    pub(crate) attachment: Option<bytes::Bytes>,
 }
 
 /// What the output must look like.

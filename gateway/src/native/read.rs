@@ -65,6 +65,7 @@ pub(super) fn read_request(
         shape: Shape::default(),
         choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32,
         metadata: metadata(&mut fields, "metadata")?,
+        attachment: None,
     };
     fields.done()?;
     Ok(request)

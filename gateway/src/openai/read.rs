@@ -103,6 +103,7 @@ pub(super) fn read(
         shape: Shape::default(),
         choices,
         metadata: labels,
+        attachment: None,
     };
     Ok((request, presentation))
 }

@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use weir_budget::{Ask, Limits, Refusal};
 use weir_run::{Decision, Epoch, Run, RunId, Sequence};
 use weir_store::{
-    Admission, Admit, Append, Appended, Budget, EventRecord, OpenRun, Store, StoreError,
-    StoreFuture, UsageReport,
+    Admission, Admit, Append, Appended, Budget, EventRecord, Object, ObjectRange, ObjectWrite,
+    OpenRun, Store, StoreError, StoreFuture, UsageReport, Written,
 };
 
 /// Holds appends back while it is shut; refuses the next ones where it is told to.
@@ -139,6 +139,23 @@ impl Store for GatedStore {
 
     fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize> {
         self.inner.expire(now_ms, limit)
+    }
+
+    fn write_objects(&self, writes: Vec<ObjectWrite>) -> StoreFuture<'_, Written> {
+        self.inner.write_objects(writes)
+    }
+
+    fn object(
+        &self,
+        space: &'static str,
+        owner: &str,
+        name: &str,
+    ) -> StoreFuture<'_, Option<Object>> {
+        self.inner.object(space, owner, name)
+    }
+
+    fn objects(&self, range: ObjectRange) -> StoreFuture<'_, Vec<Object>> {
+        self.inner.objects(range)
     }
 
     fn identity(&self) -> String {

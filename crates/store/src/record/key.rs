@@ -11,6 +11,7 @@
 //! | `w` | run id | work order of a live run |
 //! | `e` | run id, first sequence | a chunk of events and the run's progress after them |
 //! | `l` | tenant, accepted at, run id | ledger entry of a terminal run, never changed |
+//! | `d` | space, owner, name | an object: its version and its bytes |
 //! | `x` | due at, run id | what retention drops next: events, then the row |
 
 use weir_run::{RunId, Sequence};
@@ -101,6 +102,35 @@ pub(crate) fn open_of(tenant: &str) -> (Key, Key) {
 /// A whole family.
 pub(crate) fn family(letter: u8) -> (Key, Key) {
     prefix(vec![letter])
+}
+
+pub(crate) fn object(space: &str, owner: &str, name: &str) -> Key {
+    let mut key = of_owner(space, owner);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// All objects of one owner in a space.
+pub(crate) fn objects_of(space: &str, owner: &str) -> (Key, Key) {
+    prefix(of_owner(space, owner))
+}
+
+/// The name of an object's key.
+pub(crate) fn object_name(key: &[u8]) -> Option<&str> {
+    let mut rest = key.get(1..)?;
+    for _ in 0..2 {
+        let (length, after) = rest.split_first_chunk::<2>()?;
+        rest = after.get(usize::from(u16::from_be_bytes(*length))..)?;
+    }
+    std::str::from_utf8(rest).ok()
+}
+
+fn of_owner(space: &str, owner: &str) -> Key {
+    let mut key = of_tenant(b'd', space);
+    let length = u16::try_from(owner.len()).unwrap_or(u16::MAX);
+    key.extend_from_slice(&length.to_be_bytes());
+    key.extend_from_slice(owner.as_bytes());
+    key
 }
 
 pub(crate) fn due(at_ms: u64, run: RunId) -> Key {

@@ -7,7 +7,7 @@ use weir_run::{Decision, Epoch, Extension, NotExtended, Run, RunId, Terminal};
 
 use super::state::{Group, Live, ReadError, at, missing};
 use crate::record::{self, BadRecord, chunk, key, ledger, unseal};
-use crate::{Admission, Admit, Append, Appended};
+use crate::{Admission, Admit, Append, Appended, MAX_OBJECT_BYTES, RUN_SPACE};
 
 /// Why a write was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,7 @@ impl Group<'_> {
             ask,
             limits,
             accepted,
+            attachment,
             now_ms,
         } = admission;
         if let Some(known) = self.known(&run)? {
@@ -54,6 +55,10 @@ impl Group<'_> {
         }
         self.changes.events.insert(run.id, vec![accepted]);
         self.changes.put_work(run.id, &work);
+        if let Some(data) = attachment {
+            let key = key::object(RUN_SPACE, &run.tenant, &run.id.to_string());
+            self.changes.put(key, record::object::encode(1, &data));
+        }
         self.insert(run, reservation);
         Ok(Admit::Admitted)
     }
@@ -251,6 +256,7 @@ pub(crate) fn check_admission(admission: &Admission) -> Result<(), String> {
     let Admission {
         run, ask, accepted, ..
     } = admission;
+    let attached = admission.attachment.as_ref().map_or(0, bytes::Bytes::len);
     let key_bytes = run.request_key.as_ref().map_or(0, String::len);
     let rules = [
         (
@@ -287,6 +293,7 @@ pub(crate) fn check_admission(admission: &Admission) -> Result<(), String> {
             key_bytes <= key::MAX_REQUEST_KEY_BYTES,
             "its request key is longer than 1024 bytes",
         ),
+        (attached <= MAX_OBJECT_BYTES, "its attachment is too large"),
     ];
     match rules.iter().find(|(holds, _)| !holds) {
         None => Ok(()),

@@ -6,6 +6,7 @@ use weir_run::{Run, RunId};
 
 use super::ops::OpError;
 use super::state::{Changes, Group, ReadError, at, pairs};
+use crate::RUN_SPACE;
 use crate::record::{BadRecord, key, unseal};
 
 /// A run's row outlives its end by at least this much: its request key stays known.
@@ -61,6 +62,8 @@ impl Group<'_> {
         };
         if stage == EVENTS {
             self.drop_events(id)?;
+            self.changes
+                .remove(key::object(RUN_SPACE, tenant, &id.to_string()));
             let ended_at_ms = run.finished_at_ms.unwrap_or(now_ms);
             let row_until_ms = ended_at_ms.saturating_add(ROW_KEPT_MS).max(now_ms);
             let key = key::due(row_until_ms, id);

@@ -138,6 +138,7 @@ fn admission(number: u128) -> Admission {
             kind: "accepted",
             data: "{}".into(),
         },
+        attachment: None,
         now_ms: 1,
     }
 }

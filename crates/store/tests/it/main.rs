@@ -11,6 +11,7 @@ mod contract;
 mod crash;
 mod events;
 mod full_disk;
+mod objects;
 mod opening;
 mod retention;
 mod support;

@@ -163,6 +163,7 @@ pub(crate) fn admission(spec: &Spec) -> Admission {
         ask,
         limits: spec.limits.clone(),
         accepted: event(spec.id, 1, "accepted"),
+        attachment: None,
         now_ms: spec.now_ms,
         run,
     }
