@@ -42,6 +42,13 @@ impl ApiError {
         self
     }
 
+    /// Says that the limit is one of the key's, not of its tenant.
+    pub(crate) fn of_key(mut self, key: &str) -> Self {
+        let message = std::mem::take(&mut self.0.message);
+        self.0.message = format!("limits of key {key:?}: {message}");
+        self
+    }
+
     pub(crate) fn code(&self) -> ErrorCode {
         self.0.code
     }

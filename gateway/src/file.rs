@@ -301,6 +301,7 @@ fn tenant(tenant: FileTenant) -> Tenant {
             tokens_per_minute: tenant.tokens_per_minute,
             concurrent_runs: tenant.concurrent_runs,
             pool_kv_tokens: None,
+            key: None,
         },
         kv_share_percent: tenant.kv_share_percent,
         max_prompt_tokens: tenant.max_prompt_tokens,

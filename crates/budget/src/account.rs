@@ -5,69 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{Ask, Limits, Refusal, WindowLimit};
+use crate::reservation::{Consumed, KeyHold, Reservation, SettleError};
+use crate::window::{Window, clamp, length_ms, window_start_ms};
 
 /// Length of a rate's window.
 const MINUTE_MS: u64 = 60_000;
-
-/// Settled and reserved amounts of one window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
-    /// Tokens settled.
-    pub used_tokens: u64,
-    /// Tokens of live runs.
-    pub reserved_tokens: u64,
-    /// Micro-units settled.
-    pub used_micros: u64,
-    /// Micro-units of live runs.
-    pub reserved_micros: u64,
-}
-
-/// What one live run holds. It ends exactly once, in [`Account::settle`] or [`Account::release`], which is why it cannot be copied; a
-/// store that keeps it in a row keeps it as long as the run is live and no longer. A run that expires settles what it consumed.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[must_use = "a reservation that is dropped is never given back"]
-pub struct Reservation {
-    /// Tokens held.
-    pub tokens: u64,
-    /// Micro-units held.
-    pub micros: u64,
-    /// Whose KV memory it counts against.
-    pub pool: String,
-    /// When it was made: the windows that contain this moment bear it, also after they have ended.
-    pub accepted_at_ms: u64,
-    /// The lengths of those windows, in seconds.
-    pub periods_s: Vec<u64>,
-}
-
-/// What a run consumed, at most what it reserved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Consumed {
-    /// Prompt and output tokens.
-    pub tokens: u64,
-    /// Their price.
-    pub micros: u64,
-}
-
-/// A settlement that does not fit its account: the store or its caller is wrong, and nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettleError {
-    /// More consumed than reserved.
-    #[error("a run consumed {consumed} {unit} and had reserved {reserved}")]
-    OverReservation {
-        /// `tokens` or `micros`.
-        unit: &'static str,
-        /// Consumed.
-        consumed: u64,
-        /// Reserved.
-        reserved: u64,
-    },
-    /// The account does not hold this reservation.
-    #[error("the account holds less than the reservation in {place}")]
-    NotHeld {
-        /// Which counter.
-        place: &'static str,
-    },
-}
 
 /// A tenant's account. Empty is a valid account: nothing used, nothing reserved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,16 +22,8 @@ pub struct Account {
     pub(crate) live_runs: u64,
     /// Tokens held by live runs, by pool.
     pub(crate) pools: BTreeMap<String, u64>,
-}
-
-/// The start of the window that contains `now_ms`, aligned to the Unix epoch. A period of 0 counts as 1.
-pub fn window_start_ms(period_s: u64, now_ms: u64) -> u64 {
-    let length = length_ms(period_s);
-    now_ms.saturating_sub(now_ms.checked_rem(length).unwrap_or(0))
-}
-
-fn length_ms(period_s: u64) -> u64 {
-    period_s.max(1).saturating_mul(1000)
+    /// Accounts of keys with limits of their own; inside the tenant's, so that both levels change in one step.
+    pub(crate) keys: BTreeMap<String, Account>,
 }
 
 impl Account {
@@ -117,6 +51,11 @@ impl Account {
         (requests, tokens)
     }
 
+    /// The account of a key with limits of its own; none while it has used nothing.
+    pub fn key(&self, name: &str) -> Option<&Account> {
+        self.keys.get(name)
+    }
+
     /// Tokens that live runs hold in a pool.
     pub fn held_in_pool(&self, pool: &str) -> u64 {
         self.pools.get(pool).copied().unwrap_or(0)
@@ -133,8 +72,29 @@ impl Account {
         now_ms: u64,
     ) -> Result<Reservation, Refusal> {
         self.check(limits, ask, now_ms)?;
-        let tokens = ask.tokens();
         self.forget_ended_windows(now_ms);
+        self.hold(limits, ask, now_ms);
+        let key = limits.key.as_deref().map(|key| {
+            let account = self.keys.entry(key.name.clone()).or_default();
+            account.hold(&key.limits, ask, now_ms);
+            KeyHold {
+                name: key.name.clone(),
+                periods_s: periods(&key.limits),
+            }
+        });
+        Ok(Reservation {
+            tokens: ask.tokens(),
+            micros: ask.micros,
+            pool: ask.pool.clone(),
+            accepted_at_ms: now_ms,
+            periods_s: periods(limits),
+            key,
+        })
+    }
+
+    /// Counts what was checked, on one level.
+    fn hold(&mut self, limits: &Limits, ask: &Ask, now_ms: u64) {
+        let tokens = ask.tokens();
         for limit in &limits.windows {
             let window = self.window_mut(limit.period_s, now_ms);
             // Saturation is out of reach for a limited window, and harmless for one that only counts.
@@ -150,13 +110,6 @@ impl Account {
         self.live_runs = self.live_runs.saturating_add(1);
         let held = self.pools.entry(ask.pool.clone()).or_default();
         *held = held.saturating_add(tokens);
-        Ok(Reservation {
-            tokens,
-            micros: ask.micros,
-            pool: ask.pool.clone(),
-            accepted_at_ms: now_ms,
-            periods_s: limits.windows.iter().map(|limit| limit.period_s).collect(),
-        })
     }
 
     /// Bills what a run consumed and gives the rest of its reservation back.
@@ -172,8 +125,24 @@ impl Account {
         at_most("tokens", consumed.tokens, reservation.tokens)?;
         at_most("micros", consumed.micros, reservation.micros)?;
         let mut next = self.clone();
-        for period_s in &reservation.periods_s {
-            let window = next.window_mut(*period_s, reservation.accepted_at_ms);
+        next.let_go(&reservation, &reservation.periods_s, consumed)?;
+        if let Some(hold) = &reservation.key {
+            let account = next.keys.entry(hold.name.clone()).or_default();
+            account.let_go(&reservation, &hold.periods_s, consumed)?;
+        }
+        *self = next;
+        Ok(())
+    }
+
+    /// Undoes a hold and bills, on one level. A failure leaves a part of it done.
+    fn let_go(
+        &mut self,
+        reservation: &Reservation,
+        periods_s: &[u64],
+        consumed: Consumed,
+    ) -> Result<(), SettleError> {
+        for period_s in periods_s {
+            let window = self.window_mut(*period_s, reservation.accepted_at_ms);
             take(
                 "a window's tokens",
                 &mut window.reserved_tokens,
@@ -187,13 +156,12 @@ impl Account {
             window.used_tokens = window.used_tokens.saturating_add(consumed.tokens);
             window.used_micros = window.used_micros.saturating_add(consumed.micros);
         }
-        take("the live runs", &mut next.live_runs, 1)?;
-        let held = next.pools.entry(reservation.pool.clone()).or_default();
+        take("the live runs", &mut self.live_runs, 1)?;
+        let held = self.pools.entry(reservation.pool.clone()).or_default();
         take("a pool", held, reservation.tokens)?;
         if *held == 0 {
-            next.pools.remove(&reservation.pool);
+            self.pools.remove(&reservation.pool);
         }
-        *self = next;
         Ok(())
     }
 
@@ -210,6 +178,21 @@ impl Account {
     /// # Errors
     /// That limit.
     pub fn check(&self, limits: &Limits, ask: &Ask, now_ms: u64) -> Result<(), Refusal> {
+        self.check_level(limits, ask, now_ms)?;
+        let Some(key) = limits.key.as_deref() else {
+            return Ok(());
+        };
+        // A key that has used nothing yet has the account of nobody.
+        let unused = Self::default();
+        let account = self.keys.get(&key.name).unwrap_or(&unused);
+        let checked = account.check_level(&key.limits, ask, now_ms);
+        checked.map_err(|refusal| Refusal::Key {
+            key: key.name.clone(),
+            refusal: Box::new(refusal),
+        })
+    }
+
+    fn check_level(&self, limits: &Limits, ask: &Ask, now_ms: u64) -> Result<(), Refusal> {
         for limit in &limits.windows {
             self.check_window(limits, limit, ask, now_ms)?;
         }
@@ -288,6 +271,16 @@ impl Account {
 
     /// The largest output ceiling, at most the one asked for, that fits every limit which depends on it; 0 when the prompt alone does not fit.
     pub fn largest_output(&self, limits: &Limits, ask: &Ask, now_ms: u64) -> u64 {
+        let own = self.largest_output_of_level(limits, ask, now_ms);
+        let Some(key) = limits.key.as_deref() else {
+            return own;
+        };
+        let unused = Self::default();
+        let account = self.keys.get(&key.name).unwrap_or(&unused);
+        own.min(account.largest_output_of_level(&key.limits, ask, now_ms))
+    }
+
+    fn largest_output_of_level(&self, limits: &Limits, ask: &Ask, now_ms: u64) -> u64 {
         let prompt = i128::from(ask.prompt_tokens);
         let output_price = i128::from(ask.output_micros_per_token);
         let output_micros = output_price.saturating_mul(i128::from(ask.output_tokens));
@@ -344,33 +337,17 @@ impl Account {
             let held = window.reserved_tokens > 0 || window.reserved_micros > 0;
             held || kept_until > now_ms
         });
+        // Nor is a key's account: what a new one would say is said without it. Of a revoked key nothing is left in the end.
+        self.keys.retain(|_, key| {
+            key.forget_ended_windows(now_ms);
+            let minute_over = key.minute.0.saturating_add(2 * MINUTE_MS) <= now_ms;
+            key.live_runs > 0 || !key.windows.is_empty() || !minute_over
+        });
     }
 }
 
-impl Window {
-    /// Limit less used less reserved; negative after a limit was lowered.
-    fn tokens_left(&self, limit: u64) -> i128 {
-        left(limit, self.used_tokens, self.reserved_tokens)
-    }
-
-    fn micros_left(&self, limit: u64) -> i128 {
-        left(limit, self.used_micros, self.reserved_micros)
-    }
-}
-
-/// What is left of a limit: limit = available + reserved + used.
-pub fn available(limit: u64, used: u64, reserved: u64) -> i64 {
-    clamp(left(limit, used, reserved))
-}
-
-fn left(limit: u64, used: u64, reserved: u64) -> i128 {
-    i128::from(limit)
-        .saturating_sub(i128::from(used))
-        .saturating_sub(i128::from(reserved))
-}
-
-fn clamp(left: i128) -> i64 {
-    i64::try_from(left).unwrap_or(if left < 0 { i64::MIN } else { i64::MAX })
+fn periods(limits: &Limits) -> Vec<u64> {
+    limits.windows.iter().map(|limit| limit.period_s).collect()
 }
 
 fn at_most(unit: &'static str, consumed: u64, reserved: u64) -> Result<(), SettleError> {

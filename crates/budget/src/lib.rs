@@ -6,12 +6,14 @@
 
 mod account;
 mod limits;
+mod reservation;
 mod stored;
+mod window;
 
-pub use account::{
-    Account, Consumed, Reservation, SettleError, Window, available, window_start_ms,
-};
-pub use limits::{Ask, Limits, Refusal, WindowLimit};
+pub use account::Account;
+pub use limits::{Ask, KeyLimits, Limits, Refusal, WindowLimit};
+pub use reservation::{Consumed, KeyHold, Reservation, SettleError};
+pub use window::{Window, available, window_start_ms};
 
 #[cfg(test)]
 #[expect(clippy::arithmetic_side_effects, reason = "an overflow fails the test")]

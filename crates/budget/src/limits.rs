@@ -24,6 +24,17 @@ pub struct Limits {
     pub concurrent_runs: Option<u64>,
     /// Reserved tokens of live runs in the pool asked for: the tenant's share of its KV memory.
     pub pool_kv_tokens: Option<u64>,
+    /// What the key that asks may take of all this; counted in an account of its own inside the tenant's.
+    pub key: Option<Box<KeyLimits>>,
+}
+
+/// Limits of one key of a tenant. They hold beside the tenant's, in the same step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// The key's name, unique within the tenant.
+    pub name: String,
+    /// Its limits; a key of a key is not looked at.
+    pub limits: Limits,
 }
 
 /// What a run reserves.
@@ -114,5 +125,13 @@ pub enum Refusal {
         held: u64,
         /// Prompt plus output ceiling.
         needed: u64,
+    },
+    /// The tenant's limits suffice, those of the key that asks do not.
+    #[error("of key {key:?}, {refusal}")]
+    Key {
+        /// The key's name.
+        key: String,
+        /// Which of its limits.
+        refusal: Box<Refusal>,
     },
 }

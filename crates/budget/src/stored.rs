@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::account::{Account, Window};
+use crate::account::Account;
+use crate::window::Window;
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Stored {
@@ -14,6 +15,9 @@ pub(crate) struct Stored {
     l: u64,
     /// Pool, held tokens.
     p: Vec<(String, u64)>,
+    /// Key, its account.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    k: Vec<(String, Account)>,
 }
 
 impl From<Account> for Stored {
@@ -33,6 +37,7 @@ impl From<Account> for Stored {
             m: account.minute,
             l: account.live_runs,
             p: account.pools.into_iter().collect(),
+            k: account.keys.into_iter().collect(),
         }
     }
 }
@@ -53,6 +58,7 @@ impl From<Stored> for Account {
             minute: stored.m,
             live_runs: stored.l,
             pools: stored.p.into_iter().collect(),
+            keys: stored.k.into_iter().collect(),
         }
     }
 }

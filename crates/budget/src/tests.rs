@@ -68,6 +68,7 @@ fn the_first_limit_in_the_contract_s_order_is_the_one_reported() {
         tokens_per_minute: Some(5),
         concurrent_runs: Some(0),
         pool_kv_tokens: Some(5),
+        key: None,
     };
     let account = Account::default();
     let mut limits = full;
@@ -82,6 +83,7 @@ fn the_first_limit_in_the_contract_s_order_is_the_one_reported() {
         Err(Refusal::TokenRate { .. }) => "token rate",
         Err(Refusal::Concurrency { .. }) => "concurrency",
         Err(Refusal::KvShare { .. }) => "kv",
+        Err(Refusal::Key { .. }) => "a key's",
         Ok(()) => "none",
     };
     refused.push(name(&limits));
@@ -205,6 +207,76 @@ fn a_lowered_limit_makes_available_negative_until_it_is_worked_off() {
 }
 
 #[test]
+fn a_key_has_limits_of_its_own_below_its_tenant_s_and_takes_part_in_them() {
+    let of = |name: &str, tokens: u64, runs: Option<u64>| Limits {
+        windows: vec![window(60, Some(1000), None)],
+        key: Some(Box::new(KeyLimits {
+            name: name.to_owned(),
+            limits: Limits {
+                windows: vec![window(3600, Some(tokens), None)],
+                concurrent_runs: runs,
+                ..Limits::default()
+            },
+        })),
+        ..Limits::default()
+    };
+    let mut account = Account::default();
+    let first = account
+        .reserve(&of("ci", 100, None), &ask(30, 30), 5)
+        .unwrap();
+    let refused = account.reserve(&of("ci", 100, None), &ask(30, 30), 6);
+    let Err(Refusal::Key { key, refusal }) = refused else {
+        panic!("the key's window is smaller than two runs: {refused:?}");
+    };
+    assert_eq!(key, "ci");
+    let Refusal::WindowTokens {
+        available,
+        largest_output_tokens,
+        ..
+    } = *refusal
+    else {
+        panic!("its tokens: {refusal}");
+    };
+    assert_eq!((available, largest_output_tokens), (40, 10));
+    // Another key of the tenant is not touched by it, the tenant's own window counts both.
+    let second = account
+        .reserve(&of("web", 900, Some(1)), &ask(400, 400), 7)
+        .unwrap();
+    assert_eq!(account.window(60, 7).reserved_tokens, 860);
+    let refused = account.reserve(&of("web", 900, Some(1)), &ask(1, 1), 8);
+    assert!(matches!(refused, Err(Refusal::Key { .. })), "{refused:?}");
+    let refused = account.reserve(&of("web", 2000, None), &ask(100, 100), 9);
+    assert!(
+        matches!(refused, Err(Refusal::WindowTokens { .. })),
+        "{refused:?}"
+    );
+    // What is stored is the same account.
+    let stored = serde_json::to_string(&account).unwrap();
+    assert_eq!(serde_json::from_str::<Account>(&stored).unwrap(), account);
+    account
+        .settle(
+            first,
+            Consumed {
+                tokens: 45,
+                micros: 0,
+            },
+        )
+        .unwrap();
+    account.release(second).unwrap();
+    let ci = account.key("ci").unwrap().window(3600, 10);
+    assert_eq!((ci.used_tokens, ci.reserved_tokens), (45, 0));
+    assert_eq!(account.window(60, 10).used_tokens, 45);
+    assert_eq!(account.key("web").unwrap().live_runs(), 0);
+    // A key that is revoked leaves nothing behind once its windows are over.
+    let later = 3 * 3_600_000;
+    let third = account
+        .reserve(&Limits::default(), &ask(1, 1), later)
+        .unwrap();
+    assert!(account.key("ci").is_none());
+    account.release(third).unwrap();
+}
+
+#[test]
 fn a_clock_that_steps_back_finds_what_was_used() {
     let limits = Limits {
         windows: vec![window(60, Some(100), None)],
@@ -307,6 +379,7 @@ fn any_limits() -> impl Strategy<Value = Limits> {
                 tokens_per_minute,
                 concurrent_runs,
                 pool_kv_tokens,
+                key: None,
             }
         },
     )
@@ -323,6 +396,42 @@ fn any_op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
+    #[test]
+    fn the_accounts_of_keys_add_up_to_their_tenant_s(
+        ops in proptest::collection::vec((0_usize..3, 0_u64..60, any::<bool>(), 0_u64..40_000), 1..60),
+    ) {
+        let (mut account, mut live, mut now) = (Account::default(), Vec::new(), 0);
+        for (key, tokens, end, wait) in ops {
+            now += wait;
+            if end && !live.is_empty() {
+                let held: Reservation = live.remove(0);
+                let consumed = Consumed { tokens: held.tokens / 2, micros: 0 };
+                account.settle(held, consumed).unwrap();
+            } else {
+                let own = Limits { windows: vec![window(7200, Some(200), None)], ..Limits::default() };
+                let key = KeyLimits { name: format!("k{key}"), limits: own };
+                let limits = Limits {
+                    windows: vec![window(7200, Some(400), None)],
+                    key: Some(Box::new(key)),
+                    ..Limits::default()
+                };
+                if let Ok(held) = account.reserve(&limits, &ask(tokens, tokens), now) {
+                    live.push(held);
+                }
+            }
+            let whole = account.window(7200, now);
+            let keys: Vec<_> = ["k0", "k1", "k2"].iter().filter_map(|key| account.key(key)).collect();
+            let sum = |of: fn(&Window) -> u64| keys.iter().map(|key| of(&key.window(7200, now))).sum::<u64>();
+            prop_assert_eq!(whole.reserved_tokens, sum(|w| w.reserved_tokens));
+            prop_assert_eq!(whole.used_tokens, sum(|w| w.used_tokens));
+            for key in &keys {
+                let w = key.window(7200, now);
+                prop_assert!(w.used_tokens + w.reserved_tokens <= 200);
+            }
+            prop_assert_eq!(account.live_runs(), live.len() as u64);
+        }
+    }
+
     #[test]
     fn the_account_agrees_with_a_list_of_all_reservations(
         start in any_limits(), ops in proptest::collection::vec(any_op(), 1..80),

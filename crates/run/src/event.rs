@@ -12,6 +12,8 @@ pub enum FinishReason {
     Stop,
     /// The output ceiling or the end of the context.
     Length,
+    /// A policy stopped the output.
+    ContentFilter,
 }
 
 /// What a run consumed.

@@ -9,6 +9,7 @@ mod life;
 mod payload;
 mod replay;
 mod run;
+mod verdict;
 
 pub use event::{
     DecodeEventError, Event, EventKind, FinishReason, TokenLogprob, ToolCallDelta, Usage,
@@ -19,3 +20,4 @@ pub use life::{Extension, Illegal, NotExtended, Progress, Step, Terminal, next};
 pub use payload::payload_hash;
 pub use replay::Replay;
 pub use run::{Decision, DecisionReason, Price, Run, RunStatus, WorkOrder};
+pub use verdict::{Phase, PolicyAction, Verdict};

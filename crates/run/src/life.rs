@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::{Epoch, FinishReason, Run, RunStatus, Sequence, Usage};
+use crate::{Epoch, FinishReason, Run, RunStatus, Sequence, Usage, Verdict};
 
 /// What can happen to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +138,8 @@ pub struct Extension<'a> {
     pub started: Option<(u64, &'a str)>,
     /// Set when the last event is terminal.
     pub terminal: Option<&'a Terminal>,
+    /// What policies decided about these events.
+    pub verdicts: &'a [Verdict],
     /// Now.
     pub now_ms: u64,
 }
@@ -251,6 +253,9 @@ impl Run {
         self.set_progress(after);
         if let Some((_, worker)) = new.started {
             self.decision.worker = Some(worker.to_owned());
+        }
+        for verdict in new.verdicts {
+            verdict.add_to(&mut self.verdicts);
         }
         if let Some(terminal) = new.terminal {
             self.finish_reason = terminal.finish_reason;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, FinishReason, RunId, Sequence};
+use crate::{Epoch, FinishReason, RunId, Sequence, Verdict};
 
 /// Where a run is. Terminal states never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -186,6 +186,10 @@ pub struct Run {
     pub events_expire_at_ms: u64,
     /// The client's labels.
     pub metadata: BTreeMap<String, String>,
+    /// Which of the tenant's keys or identities asked.
+    pub caller: Option<String>,
+    /// What policies decided about it, each rule once.
+    pub verdicts: Vec<Verdict>,
 }
 
 /// What a worker needs to carry a run out; kept until the run is terminal, so that an accepted run survives a restart.

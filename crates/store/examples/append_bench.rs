@@ -218,6 +218,7 @@ fn one_token(run: &mut Run) -> Append {
         output_index: run.output_index,
         started: None,
         terminal: None,
+        verdicts: vec![],
         now_ms: NOW,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_budget::{Ask, Limits, Refusal};
 use weir_run::{
-    Decision, Epoch, Illegal, Run, RunId, RunStatus, Sequence, Terminal, Usage, WorkOrder,
+    Decision, Epoch, Illegal, Run, RunId, RunStatus, Sequence, Terminal, Usage, Verdict, WorkOrder,
 };
 
 use crate::{Object, ObjectRange, ObjectWrite, Written};
@@ -76,6 +76,8 @@ pub struct Append {
     pub started: Option<(u64, String)>,
     /// Set when the last event is terminal: the reservation is settled in the same commit.
     pub terminal: Option<Terminal>,
+    /// What policies decided about these events; kept in the run's row.
+    pub verdicts: Vec<Verdict>,
     /// Now.
     pub now_ms: u64,
 }

@@ -161,6 +161,8 @@ impl Plan {
             replaced_by: None,
             events_expire_at_ms: now.saturating_add(tenant.retention_ms),
             metadata: request.metadata.clone(),
+            caller: None,
+            verdicts: Vec::new(),
         }
     }
 

@@ -125,6 +125,7 @@ pub(super) fn limit(refusal: &Refusal, plan: &Plan) -> ApiError {
         )
         .retry_after_ms(1000)
         .details(json!({"kvTokens": limit, "heldTokens": held, "neededTokens": needed})),
+        Refusal::Key { refusal, key } => limit(refusal, plan).of_key(key),
     }
 }
 

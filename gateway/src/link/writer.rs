@@ -275,6 +275,7 @@ impl Writer {
             output_index: self.next_index,
             started: pending.started.clone(),
             terminal: pending.terminal.clone(),
+            verdicts: Vec::new(),
             now_ms,
         }
     }

@@ -92,6 +92,7 @@ pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog, models: &BTreeSet<&st
             tokens_per_minute: valid.rates.tokens_per_minute,
             concurrent_runs: valid.limits.concurrent_runs,
             pool_kv_tokens: None,
+            key: None,
         },
         kv_share_percent: u8::try_from(valid.limits.kv_share_percent)
             .ok()

@@ -56,6 +56,8 @@ pub(crate) fn sample_run() -> Run {
         replaced_by: None,
         events_expire_at_ms: 100,
         metadata: std::collections::BTreeMap::new(),
+        caller: None,
+        verdicts: vec![],
     }
 }
 
@@ -108,6 +110,7 @@ fn extension() -> Extension<'static> {
         output_index: 0,
         started: None,
         terminal: None,
+        verdicts: &[],
         now_ms: 5,
     }
 }
@@ -425,6 +428,7 @@ proptest! {
                 output_index: run.output_index + tokens,
                 started: starts.then_some((2, "w")),
                 terminal: terminal.as_ref(),
+                verdicts: &[],
                 now_ms: 9,
             };
             let before = run.clone();

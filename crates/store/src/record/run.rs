@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_budget::Reservation;
+use weir_budget::{KeyHold, Reservation};
 use weir_run::{
     Decision, DecisionReason, Epoch, FinishReason, Price, Run, RunId, RunStatus, Sequence,
     WorkOrder,
@@ -79,6 +79,7 @@ pub(crate) fn encode(run: &Run) -> Vec<u8> {
         to.byte(match reason {
             FinishReason::Stop => 0,
             FinishReason::Length => 1,
+            FinishReason::ContentFilter => 2,
         });
     });
     to.option(run.error.as_deref(), Encoder::text);
@@ -90,7 +91,38 @@ pub(crate) fn encode(run: &Run) -> Vec<u8> {
         to.text(name);
         to.text(value);
     }
+    encode_later(&mut to, run);
     to.into_bytes()
+}
+
+/// Fields that came after the first format, each behind its number and only where it is there: rows from before have none.
+const CALLER: u8 = 1;
+const VERDICTS: u8 = 2;
+
+fn encode_later(to: &mut Encoder, run: &Run) {
+    if let Some(caller) = &run.caller {
+        to.byte(CALLER);
+        to.text(caller);
+    }
+    if !run.verdicts.is_empty() {
+        to.byte(VERDICTS);
+        to.bytes(&serde_json::to_vec(&run.verdicts).expect("verdicts are names and numbers"));
+    }
+}
+
+fn decode_later(from: &mut Decoder<'_>, run: &mut Run) -> Result<(), BadRecord> {
+    while !from.is_empty() {
+        match from.byte("later field")? {
+            CALLER => run.caller = Some(from.text("caller")?),
+            VERDICTS => {
+                let json = from.bytes("verdicts")?;
+                run.verdicts =
+                    serde_json::from_slice(json).map_err(|_| BadRecord::Value("verdicts"))?;
+            }
+            _ => return Err(BadRecord::Value("later field")),
+        }
+    }
+    Ok(())
 }
 
 /// The run that was encoded under this tenant and id.
@@ -137,6 +169,8 @@ pub(crate) fn decode(tenant: &str, id: RunId, payload: &[u8]) -> Result<Run, Bad
         replaced_by: None,
         events_expire_at_ms: 0,
         metadata: BTreeMap::new(),
+        caller: None,
+        verdicts: vec![],
     };
     run.set_progress(super::chunk::decode_progress(&mut from)?);
     decode_numbers(&mut from, &mut run)?;
@@ -161,6 +195,7 @@ fn decode_numbers(from: &mut Decoder<'_>, run: &mut Run) -> Result<(), BadRecord
     run.finish_reason = from.option("finish reason", |from, what| match from.byte(what)? {
         0 => Ok(FinishReason::Stop),
         1 => Ok(FinishReason::Length),
+        2 => Ok(FinishReason::ContentFilter),
         _ => Err(BadRecord::Value(what)),
     })?;
     run.error = from.option("error", Decoder::text)?;
@@ -171,7 +206,7 @@ fn decode_numbers(from: &mut Decoder<'_>, run: &mut Run) -> Result<(), BadRecord
         let name = from.text("metadata name")?;
         run.metadata.insert(name, from.text("metadata value")?);
     }
-    Ok(())
+    decode_later(from, run)
 }
 
 pub(super) fn version(from: &mut Decoder<'_>) -> Result<(), BadRecord> {
@@ -193,6 +228,14 @@ pub(crate) fn encode_reservation(reservation: &Reservation) -> Vec<u8> {
     for period_s in &reservation.periods_s {
         to.number(*period_s);
     }
+    // Records of before there were keys with limits end here, and so do those without one.
+    if let Some(hold) = &reservation.key {
+        to.text(&hold.name);
+        to.number(hold.periods_s.len() as u64);
+        for period_s in &hold.periods_s {
+            to.number(*period_s);
+        }
+    }
     to.into_bytes()
 }
 
@@ -205,9 +248,18 @@ pub(crate) fn decode_reservation(payload: &[u8]) -> Result<Reservation, BadRecor
         pool: from.text("pool")?,
         accepted_at_ms: from.number("accepted at")?,
         periods_s: vec![],
+        key: None,
     };
     for _ in 0..from.count("periods")? {
         reservation.periods_s.push(from.number("period")?);
+    }
+    if !from.is_empty() {
+        let name = from.text("key")?;
+        let mut periods_s = vec![];
+        for _ in 0..from.count("periods of a key")? {
+            periods_s.push(from.number("period of a key")?);
+        }
+        reservation.key = Some(KeyHold { name, periods_s });
     }
     from.finish()?;
     Ok(reservation)

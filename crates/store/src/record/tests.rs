@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weir_budget::Reservation;
+use weir_budget::{KeyHold, Reservation};
 use weir_run::{
-    Decision, DecisionReason, Epoch, FinishReason, Price, Progress, Run, RunId, RunStatus,
-    Sequence, WorkOrder,
+    Decision, DecisionReason, Epoch, FinishReason, Phase, PolicyAction, Price, Progress, Run,
+    RunId, RunStatus, Sequence, Verdict, WorkOrder,
 };
 
 use super::*;
@@ -33,6 +33,17 @@ fn any_progress() -> impl Strategy<Value = Progress> {
     })
 }
 
+fn verdict() -> Verdict {
+    Verdict {
+        policy: "secrets".into(),
+        version: 1,
+        rule: "aws_access_key".into(),
+        phase: Phase::After,
+        action: PolicyAction::Redact,
+        count: 2,
+    }
+}
+
 #[expect(clippy::too_many_lines, reason = "one literal")]
 fn any_run() -> impl Strategy<Value = Run> {
     let text = || ".{0,12}";
@@ -47,7 +58,7 @@ fn any_run() -> impl Strategy<Value = Run> {
         proptest::collection::btree_map(text(), text(), 0..3),
     );
     let numbers = (any::<[u64; 8]>(), any::<[u32; 2]>(), any::<[u8; 32]>());
-    (any_progress(), names, options, rest, numbers, 0_u8..3).prop_map(
+    (any_progress(), names, options, rest, numbers, 0_u8..4).prop_map(
         |(
             progress,
             names,
@@ -94,13 +105,16 @@ fn any_run() -> impl Strategy<Value = Run> {
                 finish_reason: match reason {
                     0 => None,
                     1 => Some(FinishReason::Stop),
-                    _ => Some(FinishReason::Length),
+                    2 => Some(FinishReason::Length),
+                    _ => Some(FinishReason::ContentFilter),
                 },
                 error,
                 replaces: replaces.map(|id| RunId::new(3, id)),
                 replaced_by: replaced_by.map(|id| RunId::new(4, id)),
                 events_expire_at_ms: n[0],
                 metadata: metadata.into_iter().collect::<BTreeMap<_, _>>(),
+                caller: (reason > 1).then(|| "ci".to_owned()),
+                verdicts: vec![verdict(); usize::from(reason % 2)],
             };
             run.set_progress(progress);
             run
@@ -135,8 +149,10 @@ proptest! {
         n in any::<[u64; 3]>(), periods_s in proptest::collection::vec(any::<u64>(), 0..4),
         prompt in proptest::collection::vec(any::<u32>(), 0..50), submit in proptest::collection::vec(any::<u8>(), 0..50),
         priority in any::<u8>(), max_queue_ms in any::<Option<u64>>(), pool in ".{0,9}",
+        key in proptest::option::of((".{0,9}", proptest::collection::vec(any::<u64>(), 0..3))),
     ) {
-        let held = Reservation { tokens: n[0], micros: n[1], pool, accepted_at_ms: n[2], periods_s };
+        let key = key.map(|(name, periods_s)| KeyHold { name, periods_s });
+        let held = Reservation { tokens: n[0], micros: n[1], pool, accepted_at_ms: n[2], periods_s, key };
         prop_assert_eq!(run::decode_reservation(&run::encode_reservation(&held)).unwrap(), held);
         let work = WorkOrder { prompt, submit, priority, max_queue_ms };
         prop_assert_eq!(run::decode_work(&run::encode_work(&work)).unwrap(), work);

@@ -138,6 +138,7 @@ impl Group<'_> {
                 .as_ref()
                 .map(|(cached, worker)| (*cached, worker.as_str())),
             terminal: append.terminal.as_ref(),
+            verdicts: &append.verdicts,
             now_ms: append.now_ms,
         };
         let kinds = append
@@ -157,7 +158,7 @@ impl Group<'_> {
             .or_default()
             .extend(append.events);
         self.changes.touched.insert(id);
-        if append.started.is_some() {
+        if append.started.is_some() || !append.verdicts.is_empty() {
             self.changes.rows.insert(id);
         }
         if let Some(terminal) = append.terminal {

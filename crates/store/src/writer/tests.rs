@@ -118,6 +118,8 @@ fn admission(number: u128) -> Admission {
             replaced_by: None,
             events_expire_at_ms: 2,
             metadata: BTreeMap::new(),
+            caller: None,
+            verdicts: vec![],
         },
         work: WorkOrder {
             prompt: vec![1],

@@ -152,6 +152,8 @@ pub(crate) fn admission(spec: &Spec) -> Admission {
         replaced_by: None,
         events_expire_at_ms: spec.now_ms + DAY_S * 1000,
         metadata: BTreeMap::from([("team".into(), "search".into())]),
+        caller: Some("ci".into()),
+        verdicts: vec![],
     };
     Admission {
         work: WorkOrder {
@@ -196,6 +198,7 @@ pub(crate) fn next(run: &Run) -> Next {
             output_index: run.output_index,
             started: None,
             terminal: None,
+            verdicts: vec![],
             now_ms: NOW + 5,
         },
     }
