@@ -8,6 +8,9 @@
 #![expect(clippy::print_stdout, reason = "the results")]
 #![expect(clippy::unwrap_used, reason = "a failed measurement is no result")]
 
+#[path = "../tests/it/runs.rs"]
+#[expect(dead_code, reason = "the tests use all of it")]
+mod runs;
 #[path = "../tests/it/support.rs"]
 #[expect(dead_code, reason = "the tests use all of it")]
 mod support;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use weir_budget::{Ask, Limits, Refusal};
 use weir_run::{Decision, Epoch, Run, RunId, Sequence};
 
@@ -15,9 +15,10 @@ use crate::kv::Kv;
 use crate::objects;
 use crate::reader;
 use crate::shared::Shared;
+use crate::writer::op::{Cancel, Closing, Expire, Op, Queue, Request, Route, TakeOver};
 use crate::writer::ops::{check_admission, check_kinds};
 use crate::writer::state::{ReadError, recover};
-use crate::writer::{Op, QUEUE, Reopen, Writer};
+use crate::writer::{QUEUE, Reopen, Writer};
 use crate::{
     Admission, Admit, Append, Appended, Budget, EventRecord, Object, ObjectRange, ObjectWrite,
     OpenRun, Store, StoreError, StoreFuture, UsageReport, Written,
@@ -26,7 +27,7 @@ use crate::{
 pub(crate) struct Embedded {
     shared: Arc<Shared>,
     /// `None` once closed.
-    queue: Mutex<Option<mpsc::Sender<Op>>>,
+    queue: Mutex<Option<mpsc::Sender<Queue>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -53,20 +54,17 @@ impl Embedded {
         })
     }
 
-    fn sender(&self) -> Result<mpsc::Sender<Op>, StoreError> {
+    fn sender(&self) -> Result<mpsc::Sender<Queue>, StoreError> {
         self.queue.lock().clone().ok_or(StoreError::Closed)
     }
 
     /// Queues a write, waiting for a place, and waits for its answer.
-    fn write<'a, T: Send + 'static>(
-        &'a self,
-        op: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Op + Send + 'a,
-    ) -> StoreFuture<'a, T> {
+    fn write<R: Request>(&self, request: R) -> StoreFuture<'_, R::Answer> {
         Box::pin(async move {
-            let (answer, answered) = oneshot::channel();
+            let (op, answered) = Op::new(request);
             let queue = self.sender()?;
             queue
-                .send(op(answer))
+                .send(Queue::Write(op))
                 .await
                 .map_err(|_| StoreError::Closed)?;
             drop(queue);
@@ -103,8 +101,8 @@ impl Store for Embedded {
     fn admit(&self, admission: Admission) -> StoreFuture<'_, Admit> {
         Box::pin(async move {
             check_admission(&admission).map_err(StoreError::Contract)?;
-            let (answer, answered) = oneshot::channel();
-            let op = Op::Admit(Box::new(admission), answer);
+            let (op, answered) = Op::new(admission);
+            let op = Queue::Write(op);
             // New work is turned away at once when the writer cannot keep up; what is live waits instead.
             self.sender()?.try_send(op).map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => StoreError::Busy { queued: QUEUE },
@@ -129,20 +127,20 @@ impl Store for Embedded {
         if let Err(why) = check_kinds(&appends) {
             return Box::pin(async move { Err(StoreError::Contract(why)) });
         }
-        self.write(move |answer| Op::Append(appends, answer))
+        self.write(appends)
     }
 
     fn cancel(&self, tenant: &str, run: RunId, _now_ms: u64) -> StoreFuture<'_, Option<Run>> {
         let tenant = tenant.to_owned();
-        self.write(move |answer| Op::Cancel(tenant, run, answer))
+        self.write(Cancel { tenant, run })
     }
 
     fn take_over(&self, run: RunId) -> StoreFuture<'_, Option<Epoch>> {
-        self.write(move |answer| Op::TakeOver(run, answer))
+        self.write(TakeOver(run))
     }
 
     fn route(&self, run: RunId, decision: Decision) -> StoreFuture<'_, ()> {
-        self.write(move |answer| Op::Route(run, decision, answer))
+        self.write(Route(run, decision))
     }
 
     fn run(&self, tenant: &str, run: RunId) -> StoreFuture<'_, Option<Run>> {
@@ -151,12 +149,12 @@ impl Store for Embedded {
             return Box::pin(async move { Ok(own) });
         }
         let tenant = tenant.to_owned();
-        self.read(move |shared| reader::run(shared, &tenant, run))
+        self.read(move |shared| shared.read(|view| reader::run(view, &tenant, run)))
     }
 
     fn run_by_key(&self, tenant: &str, request_key: &str) -> StoreFuture<'_, Option<Run>> {
         let (tenant, request_key) = (tenant.to_owned(), request_key.to_owned());
-        self.read(move |shared| reader::run_by_key(shared, &tenant, &request_key))
+        self.read(move |shared| run_by_key(shared, &tenant, &request_key))
     }
 
     fn events(
@@ -165,11 +163,11 @@ impl Store for Embedded {
         after: Sequence,
         limit: usize,
     ) -> StoreFuture<'_, Vec<EventRecord>> {
-        self.read(move |shared| reader::events(shared, run, after, limit))
+        self.read(move |shared| shared.read(|view| reader::events(view, run, after, limit)))
     }
 
     fn open_runs(&self) -> StoreFuture<'_, Vec<OpenRun>> {
-        self.read(reader::open_runs)
+        self.read(open_runs)
     }
 
     fn budget(&self, tenant: &str, periods_s: Vec<u64>, now_ms: u64) -> StoreFuture<'_, Budget> {
@@ -186,18 +184,20 @@ impl Store for Embedded {
         now_ms: u64,
     ) -> StoreFuture<'_, UsageReport> {
         let tenant = tenant.to_owned();
-        self.read(move |shared| reader::usage(shared, &tenant, &periods_s, from_ms..to_ms, now_ms))
+        self.read(move |shared| {
+            shared.read(|view| reader::usage(view, &tenant, &periods_s, from_ms..to_ms, now_ms))
+        })
     }
 
     fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize> {
-        self.write(move |answer| Op::Expire(now_ms, limit, answer))
+        self.write(Expire { now_ms, limit })
     }
 
     fn write_objects(&self, writes: Vec<ObjectWrite>) -> StoreFuture<'_, Written> {
         if let Err(why) = objects::check_writes(&writes) {
             return Box::pin(async move { Err(StoreError::Contract(why)) });
         }
-        self.write(move |answer| Op::WriteObjects(writes, answer))
+        self.write(writes)
     }
 
     fn object(
@@ -207,11 +207,11 @@ impl Store for Embedded {
         name: &str,
     ) -> StoreFuture<'_, Option<Object>> {
         let (owner, name) = (owner.to_owned(), name.to_owned());
-        self.read(move |shared| objects::one(shared, space, &owner, &name))
+        self.read(move |shared| shared.read(|view| objects::one(view, space, &owner, &name)))
     }
 
     fn objects(&self, range: ObjectRange) -> StoreFuture<'_, Vec<Object>> {
-        self.read(move |shared| objects::many(shared, &range))
+        self.read(move |shared| shared.read(|view| objects::many(view, &range)))
     }
 
     fn identity(&self) -> String {
@@ -224,11 +224,8 @@ impl Store for Embedded {
                 return Ok(());
             };
             let closing = async {
-                let (answer, answered) = oneshot::channel();
-                queue
-                    .send(Op::Close(answer))
-                    .await
-                    .map_err(|_| StoreError::Closed)?;
+                let (closing, answered) = Closing::order();
+                queue.send(closing).await.map_err(|_| StoreError::Closed)?;
                 answered.await.map_err(|_| StoreError::Closed)?
             };
             tokio::time::timeout(within, closing)
@@ -236,4 +233,31 @@ impl Store for Embedded {
                 .map_err(|_| StoreError::Busy { queued: 1 })?
         })
     }
+}
+
+fn run_by_key(shared: &Shared, tenant: &str, request_key: &str) -> Result<Option<Run>, StoreError> {
+    let Some(id) = shared.read(|view| reader::id_by_key(view, tenant, request_key))? else {
+        return Ok(None);
+    };
+    // A row of a live run lags behind its events.
+    match shared.live(id) {
+        Some(live) => Ok((live.tenant == tenant).then_some(live)),
+        None => shared.read(|view| reader::run(view, tenant, id)),
+    }
+}
+
+fn open_runs(shared: &Shared) -> Result<Vec<OpenRun>, StoreError> {
+    let ids = shared.live_ids().into_iter();
+    let mut runs: Vec<Run> = ids.filter_map(|id| shared.live(id)).collect();
+    runs.sort_by_key(|run| (run.created_at_ms, run.id));
+    shared.read(|view| {
+        let mut open = Vec::with_capacity(runs.len());
+        for run in runs {
+            // No work order: the run has ended since its row was copied.
+            if let Some(work) = reader::work(view, run.id)? {
+                open.push(OpenRun { run, work });
+            }
+        }
+        Ok(open)
+    })
 }

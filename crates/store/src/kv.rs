@@ -12,10 +12,10 @@ mod redb_kv;
 mod sled_kv;
 
 /// New values by key; `None` removes. Sorted, so that an engine writes neighbours together.
-pub(crate) type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+pub type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// A key and its value.
-pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+pub type Pair = (Vec<u8>, Vec<u8>);
 
 /// An ordered map on a medium.
 pub(crate) trait Kv: Send + Sync + 'static {
@@ -28,23 +28,35 @@ pub(crate) trait Kv: Send + Sync + 'static {
 }
 
 /// One consistent state.
-pub(crate) trait View {
+pub trait View {
     /// A value.
+    ///
+    /// # Errors
+    /// It could not be read.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
 
     /// Visits `[from, to)` in order until told to stop.
+    ///
+    /// # Errors
+    /// It could not be read.
     fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError>;
 
     /// The last pair of `[from, to)`.
+    ///
+    /// # Errors
+    /// It could not be read.
     fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Pair>, KvError>;
 }
 
 /// Called with key and value.
-pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
 /// Why an engine could not do its work.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum KvError {
+pub enum KvError {
+    /// The view has not been given this part yet and has noted that it is wanted. Only views of [`crate::engine`] say so.
+    #[error("not read yet")]
+    NotRead,
     /// No space left; nothing else is known to be wrong.
     #[error("no space left on the device")]
     Full,

@@ -38,17 +38,20 @@
 //! not maintained. A folder stays with the engine that made it.
 
 mod embedded;
+pub mod engine;
 mod kv;
 mod objects;
 mod open;
 mod reader;
 mod record;
+mod replicas;
 mod shared;
 mod store;
 mod writer;
 
 pub use objects::{Expect, MAX_OBJECT_BYTES, Object, ObjectRange, ObjectWrite, RUN_SPACE, Written};
 pub use open::{Engine, open};
+pub use replicas::{Beat, Change, Peer, Replicas};
 pub use store::{
     Admission, Admit, Append, Appended, Budget, BudgetWindow, EventRecord, ModelUsage, OpenRun,
     RunCounts, Store, StoreError, StoreFuture, UsageReport,

@@ -7,10 +7,8 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use crate::StoreError;
 use crate::kv::View;
 use crate::record::{self, key, unseal};
-use crate::shared::Shared;
 use crate::writer::state::{ReadError, at};
 
 /// The space of [`crate::Admission::attachment`]: owner is the tenant, name the run's id.
@@ -84,7 +82,10 @@ pub struct ObjectRange {
 }
 
 /// What a write must fulfil whatever the store holds.
-pub(crate) fn check_writes(writes: &[ObjectWrite]) -> Result<(), String> {
+///
+/// # Errors
+/// The rule it breaks.
+pub fn check_writes(writes: &[ObjectWrite]) -> Result<(), String> {
     for write in writes {
         let data = write.data.as_ref().map_or(0, Bytes::len);
         let place = format!("object {}/{}/{}", write.space, write.owner, write.name);
@@ -103,20 +104,26 @@ pub(crate) fn check_writes(writes: &[ObjectWrite]) -> Result<(), String> {
     Ok(())
 }
 
-pub(crate) fn one(
-    shared: &Shared,
+/// See [`crate::Store::object`].
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn one(
+    view: &dyn View,
     space: &str,
     owner: &str,
     name: &str,
-) -> Result<Option<Object>, StoreError> {
+) -> Result<Option<Object>, ReadError> {
     let key = key::object(space, owner, name);
-    shared.read(|view| {
-        let value = view.get(&key)?;
-        value.map(|value| decode(&key, &value)).transpose()
-    })
+    let value = view.get(&key)?;
+    value.map(|value| decode(&key, &value)).transpose()
 }
 
-pub(crate) fn many(shared: &Shared, range: &ObjectRange) -> Result<Vec<Object>, StoreError> {
+/// See [`crate::Store::objects`].
+///
+/// # Errors
+/// They could not be read, or make no sense.
+pub fn many(view: &dyn View, range: &ObjectRange) -> Result<Vec<Object>, ReadError> {
     let (mut from, mut to) = key::objects_of(range.space, &range.owner);
     if !range.after.is_empty() {
         // Right after the key itself.
@@ -129,13 +136,11 @@ pub(crate) fn many(shared: &Shared, range: &ObjectRange) -> Result<Vec<Object>, 
     if from >= to {
         return Ok(Vec::new());
     }
-    shared.read(|view| {
-        if range.descending {
-            backwards(view, &from, to, range.limit)
-        } else {
-            forwards(view, &from, &to, range.limit)
-        }
-    })
+    if range.descending {
+        backwards(view, &from, to, range.limit)
+    } else {
+        forwards(view, &from, &to, range.limit)
+    }
 }
 
 fn forwards(

@@ -5,23 +5,19 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use weir_budget::{Account, Reservation, Window, window_start_ms};
-use weir_run::{Run, RunId, RunStatus, Sequence};
+use weir_run::{Run, RunId, RunStatus, Sequence, WorkOrder};
 
 use crate::kv::View;
 use crate::record::{self, BadRecord, chunk, key, ledger::Entry, unseal};
-use crate::shared::Shared;
 use crate::writer::ops::decode_id;
-use crate::writer::state::{ReadError, at, decode_account, pairs};
-use crate::{
-    Budget, BudgetWindow, EventRecord, ModelUsage, OpenRun, RunCounts, StoreError, UsageReport,
-};
+use crate::writer::state::{ReadError, at, decode_account, live_run, pairs};
+use crate::{Budget, BudgetWindow, EventRecord, ModelUsage, RunCounts, UsageReport};
 
-/// A run that is not live any more, or became so while we looked.
-pub(crate) fn run(shared: &Shared, tenant: &str, id: RunId) -> Result<Option<Run>, StoreError> {
-    shared.read(|view| stored_run(view, tenant, id))
-}
-
-fn stored_run(view: &dyn View, tenant: &str, id: RunId) -> Result<Option<Run>, ReadError> {
+/// The row of a run. That of a live one lags behind its events: see [`live_or_ended`].
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn run(view: &dyn View, tenant: &str, id: RunId) -> Result<Option<Run>, ReadError> {
     let key = key::run(tenant, id);
     let Some(value) = view.get(&key)? else {
         return Ok(None);
@@ -32,56 +28,81 @@ fn stored_run(view: &dyn View, tenant: &str, id: RunId) -> Result<Option<Run>, R
         .map_err(at("the row of", id))
 }
 
-pub(crate) fn run_by_key(
-    shared: &Shared,
-    tenant: &str,
-    request_key: &str,
-) -> Result<Option<Run>, StoreError> {
-    let key = key::request_key(tenant, request_key);
-    let id = shared.read(|view| {
-        let value = view.get(&key)?;
-        value.map(|value| decode_id(&key, &value)).transpose()
-    })?;
-    let Some(id) = id else {
+/// A run, live or not, as its row and its last events tell it.
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn live_or_ended(view: &dyn View, tenant: &str, id: RunId) -> Result<Option<Run>, ReadError> {
+    let Some(run) = run(view, tenant, id)? else {
         return Ok(None);
     };
-    // A row of a live run lags behind its events.
-    match shared.live(id) {
-        Some(live) => Ok((live.tenant == tenant).then_some(live)),
-        None => run(shared, tenant, id),
+    if run.status.is_terminal() {
+        return Ok(Some(run));
     }
+    live_run(view, tenant, id).map(Some)
 }
 
-pub(crate) fn events(
-    shared: &Shared,
+/// The run that has a request key.
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn id_by_key(
+    view: &dyn View,
+    tenant: &str,
+    request_key: &str,
+) -> Result<Option<RunId>, ReadError> {
+    let key = key::request_key(tenant, request_key);
+    let value = view.get(&key)?;
+    value.map(|value| decode_id(&key, &value)).transpose()
+}
+
+/// What the worker of a live run needs; `None` once it has ended.
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn work(view: &dyn View, id: RunId) -> Result<Option<WorkOrder>, ReadError> {
+    let key = key::work(id);
+    let Some(value) = view.get(&key)? else {
+        return Ok(None);
+    };
+    unseal(&key, &value)
+        .and_then(record::run::decode_work)
+        .map(Some)
+        .map_err(at("the work order of", id))
+}
+
+/// Events above `after`, at most `limit`.
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn events(
+    view: &dyn View,
     run: RunId,
     after: Sequence,
     limit: usize,
-) -> Result<Vec<EventRecord>, StoreError> {
-    shared.read(|view| {
-        let (start, end) = key::chunks(run);
-        let next = key::chunk(run, Sequence(after.0.saturating_add(2)));
-        // The chunk that the first event wanted is in begins at or before it.
-        let from = match view.last(&start, &next)? {
-            Some((key, _)) => key,
-            None => start,
-        };
-        let mut events = vec![];
-        let mut bad = None;
-        view.scan(&from, &end, &mut |key, value| {
-            match decode_events(key, value, after) {
-                Ok(more) => events.extend(more),
-                Err(error) => bad = Some(error),
-            }
-            if events.len() >= limit || bad.is_some() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })?;
-        events.truncate(limit);
-        bad.map_or(Ok(events), |error| Err(at("the events of", run)(error)))
-    })
+) -> Result<Vec<EventRecord>, ReadError> {
+    let (start, end) = key::chunks(run);
+    let next = key::chunk(run, Sequence(after.0.saturating_add(2)));
+    // The chunk that the first event wanted is in begins at or before it.
+    let from = match view.last(&start, &next)? {
+        Some((key, _)) => key,
+        None => start,
+    };
+    let mut events = vec![];
+    let mut bad = None;
+    view.scan(&from, &end, &mut |key, value| {
+        match decode_events(key, value, after) {
+            Ok(more) => events.extend(more),
+            Err(error) => bad = Some(error),
+        }
+        if events.len() >= limit || bad.is_some() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    events.truncate(limit);
+    bad.map_or(Ok(events), |error| Err(at("the events of", run)(error)))
 }
 
 fn decode_events(key: &[u8], value: &[u8], after: Sequence) -> Result<Vec<EventRecord>, BadRecord> {
@@ -89,30 +110,8 @@ fn decode_events(key: &[u8], value: &[u8], after: Sequence) -> Result<Vec<EventR
     chunk::events(first, unseal(key, value)?, after)
 }
 
-pub(crate) fn open_runs(shared: &Shared) -> Result<Vec<OpenRun>, StoreError> {
-    let mut runs: Vec<Run> = shared
-        .live_ids()
-        .into_iter()
-        .filter_map(|id| shared.live(id))
-        .collect();
-    runs.sort_by_key(|run| (run.created_at_ms, run.id));
-    shared.read(|view| {
-        let mut open = Vec::with_capacity(runs.len());
-        for run in runs {
-            let key = key::work(run.id);
-            // No work order: the run has ended since its row was copied.
-            if let Some(value) = view.get(&key)? {
-                let work = unseal(&key, &value)
-                    .and_then(record::run::decode_work)
-                    .map_err(at("the work order of", run.id))?;
-                open.push(OpenRun { run, work });
-            }
-        }
-        Ok(open)
-    })
-}
-
-pub(crate) fn budget(account: &Account, periods_s: &[u64], now_ms: u64) -> Budget {
+/// An account's windows that contain `now_ms`.
+pub fn budget(account: &Account, periods_s: &[u64], now_ms: u64) -> Budget {
     let windows = periods_s.iter().map(|&period_s| {
         let window = account.window(period_s, now_ms);
         BudgetWindow {
@@ -133,57 +132,63 @@ pub(crate) fn budget(account: &Account, periods_s: &[u64], now_ms: u64) -> Budge
     }
 }
 
-pub(crate) fn usage(
-    shared: &Shared,
+/// A tenant's reconciled ledger.
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn usage(
+    view: &dyn View,
     tenant: &str,
     periods_s: &[u64],
     range: Range<u64>,
     now_ms: u64,
-) -> Result<UsageReport, StoreError> {
-    shared.read(|view| {
-        let account = stored_account(view, tenant)?;
-        let mut sums = Sums::of(&account);
-        for (key, value) in pairs(view, key::open_of(tenant))? {
-            let reservation = unseal(&key, &value)
-                .and_then(record::run::decode_reservation)
-                .map_err(at("a reservation of", tenant))?;
-            sums.reserved(&reservation);
-        }
-        // As far back as the oldest window that is kept, or the range that was asked for.
-        let oldest = account.windows().map(|(_, start_ms, _)| start_ms).min();
-        let from_ms = range.start.min(oldest.unwrap_or(now_ms));
-        let mut by_model: BTreeMap<(String, u32), ModelUsage> = BTreeMap::new();
-        let (from, to) = (key::ledger_from(tenant, from_ms), key::ledger_end(tenant));
-        let mut bad = None;
-        view.scan(&from, &to, &mut |key, value| {
-            let entry = unseal(key, value).and_then(Entry::decode);
-            match (entry, key::ledger_moment(key)) {
-                (Ok(entry), Some(accepted_at_ms)) => {
-                    sums.used(&entry, accepted_at_ms);
-                    if range.contains(&accepted_at_ms) {
-                        add(&mut by_model, entry);
-                    }
-                    ControlFlow::Continue(())
+) -> Result<UsageReport, ReadError> {
+    let account = stored_account(view, tenant)?;
+    let mut sums = Sums::of(&account);
+    for (key, value) in pairs(view, key::open_of(tenant))? {
+        let reservation = unseal(&key, &value)
+            .and_then(record::run::decode_reservation)
+            .map_err(at("a reservation of", tenant))?;
+        sums.reserved(&reservation);
+    }
+    // As far back as the oldest window that is kept, or the range that was asked for.
+    let oldest = account.windows().map(|(_, start_ms, _)| start_ms).min();
+    let from_ms = range.start.min(oldest.unwrap_or(now_ms));
+    let mut by_model: BTreeMap<(String, u32), ModelUsage> = BTreeMap::new();
+    let (from, to) = (key::ledger_from(tenant, from_ms), key::ledger_end(tenant));
+    let mut bad = None;
+    view.scan(&from, &to, &mut |key, value| {
+        let entry = unseal(key, value).and_then(Entry::decode);
+        match (entry, key::ledger_moment(key)) {
+            (Ok(entry), Some(accepted_at_ms)) => {
+                sums.used(&entry, accepted_at_ms);
+                if range.contains(&accepted_at_ms) {
+                    add(&mut by_model, entry);
                 }
-                (Ok(_), None) => ControlFlow::Continue(()),
-                (Err(error), _) => {
-                    bad = Some(error);
-                    ControlFlow::Break(())
-                }
+                ControlFlow::Continue(())
             }
-        })?;
-        if let Some(error) = bad {
-            return Err(at("the ledger of", tenant)(error));
+            (Ok(_), None) => ControlFlow::Continue(()),
+            (Err(error), _) => {
+                bad = Some(error);
+                ControlFlow::Break(())
+            }
         }
-        Ok(UsageReport {
-            budget: budget(&account, periods_s, now_ms),
-            by_model: by_model.into_values().collect(),
-            consistent: sums.agree(&account),
-        })
+    })?;
+    if let Some(error) = bad {
+        return Err(at("the ledger of", tenant)(error));
+    }
+    Ok(UsageReport {
+        budget: budget(&account, periods_s, now_ms),
+        by_model: by_model.into_values().collect(),
+        consistent: sums.agree(&account),
     })
 }
 
-fn stored_account(view: &dyn View, tenant: &str) -> Result<Arc<Account>, ReadError> {
+/// A tenant's account; empty where nothing was ever reserved.
+///
+/// # Errors
+/// It could not be read, or makes no sense.
+pub fn stored_account(view: &dyn View, tenant: &str) -> Result<Arc<Account>, ReadError> {
     let key = key::account(tenant);
     match view.get(&key)? {
         Some(value) => decode_account(tenant, &key, &value).map(Arc::new),

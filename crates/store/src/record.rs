@@ -2,7 +2,7 @@
 
 pub(crate) mod chunk;
 pub(crate) mod codec;
-pub(crate) mod key;
+pub mod key;
 pub(crate) mod ledger;
 pub(crate) mod object;
 pub(crate) mod run;

@@ -246,6 +246,11 @@ pub trait Store: Send + Sync + 'static {
     /// Objects of one owner in a space, by name.
     fn objects(&self, range: ObjectRange) -> StoreFuture<'_, Vec<Object>>;
 
+    /// The other gateways of this store; `None` where there cannot be any.
+    fn replicas(&self) -> Option<&dyn crate::Replicas> {
+        None
+    }
+
     /// A stable identity, made when the store was: gateways of one store may attach to each other's runs.
     fn identity(&self) -> String;
 
@@ -276,6 +281,14 @@ pub enum StoreError {
         /// Where.
         path: String,
         /// What was found.
+        cause: String,
+    },
+    /// The store's server cannot be reached, or did not answer in time. What was asked for is not durable, unless a later read says so.
+    #[error("the store at {path:?} cannot be reached: {cause}")]
+    Away {
+        /// Where, without secrets.
+        path: String,
+        /// What went wrong last.
         cause: String,
     },
     /// Another process has the store open.

@@ -7,27 +7,23 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
-use weir_run::{Decision, Epoch, Run, RunId};
+use tokio::sync::mpsc;
 
+use crate::StoreError;
 use crate::kv::{Kv, KvError};
 use crate::shared::Shared;
-use crate::{Admission, Admit, Append, Appended, ObjectWrite, StoreError, Written};
 
 mod objects;
+pub(crate) mod op;
 pub(crate) mod ops;
 mod retention;
 pub(crate) mod state;
 
-use ops::OpError;
+use op::{Closing, Op, Queue};
 use state::{Changes, Group, ReadError, State, recover};
 
 /// Writes that wait. At some hundred bytes to a few kilobytes each this bounds the queue to tens of megabytes.
-pub(crate) const QUEUE: usize = 4096;
-/// Writes in one commit: enough for a step of every worker, few enough that the first is not kept waiting for the last.
-const GROUP_OPS: usize = 2048;
-/// Event bytes after which a group is closed.
-const GROUP_BYTES: usize = 8 << 20;
+pub const QUEUE: usize = 4096;
 /// Below this much free space nothing is written: an engine that runs out of space in mid-commit has to be opened again.
 const APPEND_RESERVE_BYTES: u64 = 4 << 20;
 /// Below this much no run is let in, so that the live ones can end.
@@ -38,24 +34,6 @@ const COMMIT_GROWTH: u64 = 4;
 const REOPEN_EVERY: Duration = Duration::from_millis(100);
 /// How long readers may hold the old files when they are opened again.
 const READERS_LEAVE_WITHIN: Duration = Duration::from_secs(2);
-
-type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
-
-/// A queued write and where its answer goes.
-pub(crate) enum Op {
-    Admit(Box<Admission>, Answer<Admit>),
-    Append(Vec<Append>, Answer<Vec<Appended>>),
-    Cancel(String, RunId, Answer<Option<Run>>),
-    TakeOver(RunId, Answer<Option<Epoch>>),
-    Route(RunId, Decision, Answer<()>),
-    Expire(u64, usize, Answer<usize>),
-    WriteObjects(Vec<ObjectWrite>, Answer<Written>),
-    /// The last one that is carried out.
-    Close(Answer<()>),
-}
-
-/// Sends the answer, or the error that the whole group met.
-type Reply = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 enum Health {
     Sound,
@@ -85,13 +63,13 @@ impl Writer {
     }
 
     /// Runs until the queue is closed or a close is asked for; lets go of the files then, and of the lock last.
-    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Op>, lock: File) {
-        let mut closing = None;
+    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Queue>, lock: File) {
+        let mut closing: Option<Closing> = None;
         while closing.is_none()
             && let Some(first) = queue.blocking_recv()
         {
             let group;
-            (group, closing) = gather(first, &mut queue);
+            (group, closing) = op::gather(first, &mut queue);
             self.carry_out(group);
         }
         queue.close();
@@ -100,22 +78,21 @@ impl Writer {
             wait_for_readers(engine);
         }
         drop(lock);
-        if let Some(answer) = closing {
-            // Whoever asked may have given up.
-            let _ = answer.send(Ok(()));
+        if let Some(closing) = closing {
+            closing.done();
         }
     }
 
-    fn carry_out(&mut self, ops: Vec<Op>) {
+    fn carry_out(&mut self, mut ops: Vec<Op>) {
         if ops.is_empty() {
             return;
         }
         let free = free_bytes(&self.shared);
         let engine = match self.usable(free) {
             Ok(engine) => engine,
-            Err(error) => return ops.into_iter().for_each(|op| op.refuse(&error)),
+            Err(error) => return ops.into_iter().for_each(|op| op.answer(Some(&error))),
         };
-        let (replies, evaluated) = self.evaluate(&*engine, ops, free >= ADMIT_RESERVE_BYTES);
+        let evaluated = self.evaluate(&*engine, &mut ops, free >= ADMIT_RESERVE_BYTES);
         let fault = match evaluated {
             // sled 0.34 never returns from a flush that ran out of space, so a commit that may not fit is not begun.
             Ok(changes) if free < APPEND_RESERVE_BYTES.saturating_add(size(&changes)) => {
@@ -128,8 +105,8 @@ impl Writer {
                 Some(self.shared.unreadable(&error))
             }
         };
-        for reply in replies {
-            reply(fault.as_ref());
+        for op in ops {
+            op.answer(fault.as_ref());
         }
     }
 
@@ -151,41 +128,21 @@ impl Writer {
     fn evaluate(
         &mut self,
         engine: &dyn Kv,
-        ops: Vec<Op>,
+        ops: &mut [Op],
         admitting: bool,
-    ) -> (Vec<Reply>, Result<Changes, ReadError>) {
+    ) -> Result<Changes, ReadError> {
         let full = self.shared.unwritable(&KvError::Full);
-        let mut replies: Vec<Reply> = Vec::with_capacity(ops.len());
         // The view must be gone before the commit: an engine may hold commits back while one is open.
-        let view = match engine.view() {
-            Ok(view) => view,
-            Err(error) => {
-                replies.extend(ops.into_iter().map(Op::unanswered));
-                return (replies, Err(error.into()));
-            }
-        };
-        let mut group = Group {
-            state: &mut self.state,
-            view: &*view,
-            changes: Changes::default(),
-        };
-        let mut fault = None;
+        let view = engine.view()?;
+        let mut group = Group::new(&mut self.state, &*view, None);
         for op in ops {
-            let (reply, error) = match op {
-                _ if fault.is_some() => (op.unanswered(), None),
-                Op::Admit(_, answer) if !admitting => (reply(answer, Err(full.clone())), None),
-                Op::WriteObjects(writes, answer)
-                    if !admitting && writes.iter().any(|write| write.data.is_some()) =>
-                {
-                    (reply(answer, Err(full.clone())), None)
-                }
-                op => perform(&mut group, op),
-            };
-            replies.push(reply);
-            fault = fault.or(error);
+            if !admitting && op.takes_space() {
+                op.refuse(full.clone());
+            } else {
+                op.perform(&mut group)?;
+            }
         }
-        let changes = group.finish();
-        (replies, fault.map_or(Ok(changes), Err))
+        Ok(group.finish())
     }
 
     /// Makes the changes durable, then shows them to readers.
@@ -259,23 +216,6 @@ fn size(changes: &Changes) -> u64 {
     bytes.saturating_mul(COMMIT_GROWTH)
 }
 
-/// The first op and what else is queued, up to a bound; a close is the last that is taken.
-fn gather(first: Op, queue: &mut mpsc::Receiver<Op>) -> (Vec<Op>, Option<Answer<()>>) {
-    let mut group = vec![];
-    let mut bytes = 0;
-    let mut next = Some(first);
-    while let Some(op) = next {
-        if let Op::Close(answer) = op {
-            return (group, Some(answer));
-        }
-        bytes += op.bytes();
-        group.push(op);
-        let full = group.len() >= GROUP_OPS || bytes >= GROUP_BYTES;
-        next = if full { None } else { queue.try_recv().ok() };
-    }
-    (group, None)
-}
-
 /// Readers hold an engine for one read at most; its files are only closed when the last has left.
 fn wait_for_readers(engine: Arc<dyn Kv>) {
     let deadline = Instant::now() + READERS_LEAVE_WITHIN;
@@ -288,91 +228,6 @@ fn wait_for_readers(engine: Arc<dyn Kv>) {
 /// Space that the store may still take; without an answer, enough.
 fn free_bytes(shared: &Shared) -> u64 {
     rustix::fs::statvfs(&shared.path).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
-}
-
-fn perform(group: &mut Group<'_>, op: Op) -> (Reply, Option<ReadError>) {
-    match op {
-        Op::Admit(admission, answer) => outcome(answer, group.admit(*admission)),
-        Op::Append(appends, answer) => {
-            let appended: Result<Vec<Appended>, OpError> = appends
-                .into_iter()
-                .map(|append| group.append(append))
-                .collect();
-            outcome(answer, appended)
-        }
-        Op::Cancel(tenant, run, answer) => outcome(answer, group.cancel(&tenant, run)),
-        Op::TakeOver(run, answer) => outcome(answer, Ok(group.take_over(run))),
-        Op::Route(run, decision, answer) => {
-            group.route(run, decision);
-            outcome(answer, Ok(()))
-        }
-        Op::Expire(now_ms, limit, answer) => outcome(answer, group.expire(now_ms, limit)),
-        Op::WriteObjects(writes, answer) => outcome(answer, group.write_objects(writes)),
-        Op::Close(answer) => outcome(answer, Ok(())),
-    }
-}
-
-fn outcome<T: Send + 'static>(
-    answer: Answer<T>,
-    result: Result<T, OpError>,
-) -> (Reply, Option<ReadError>) {
-    match result {
-        Ok(value) => (reply(answer, Ok(value)), None),
-        Err(OpError::Contract(why)) => (reply(answer, Err(StoreError::Contract(why))), None),
-        // The fault replaces this answer.
-        Err(OpError::Read(error)) => (reply(answer, Err(StoreError::Closed)), Some(error)),
-    }
-}
-
-fn reply<T: Send + 'static>(answer: Answer<T>, result: Result<T, StoreError>) -> Reply {
-    Box::new(move |fault| {
-        // Whoever asked may have gone; the write stands.
-        let _ = answer.send(match fault {
-            None => result,
-            Some(error) => Err(error.clone()),
-        });
-    })
-}
-
-impl Op {
-    /// Roughly what it adds to the commit.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Admit(admission, _) => {
-                admission.work.prompt.len() * 3 + admission.work.submit.len() + 1024
-            }
-            Self::Append(appends, _) => {
-                let events = appends.iter().flat_map(|append| &append.events);
-                events.map(|event| event.data.len() + 8).sum()
-            }
-            Self::WriteObjects(writes, _) => {
-                let sizes = writes.iter().map(|write| write.data.as_ref());
-                sizes
-                    .map(|data| data.map_or(0, bytes::Bytes::len) + 64)
-                    .sum()
-            }
-            _ => 512,
-        }
-    }
-
-    fn refuse(self, error: &StoreError) {
-        self.unanswered()(Some(error));
-    }
-
-    /// A reply that can only be the group's error.
-    fn unanswered(self) -> Reply {
-        match self {
-            Self::Admit(_, answer) => reply(answer, Err(StoreError::Closed)),
-            Self::Append(_, answer) => reply(answer, Err(StoreError::Closed)),
-            Self::Cancel(_, _, answer) => reply(answer, Err(StoreError::Closed)),
-            Self::TakeOver(_, answer) => reply(answer, Err(StoreError::Closed)),
-            Self::Route(_, _, answer) | Self::Close(answer) => {
-                reply(answer, Err(StoreError::Closed))
-            }
-            Self::Expire(_, _, answer) => reply(answer, Err(StoreError::Closed)),
-            Self::WriteObjects(_, answer) => reply(answer, Err(StoreError::Closed)),
-        }
-    }
 }
 
 #[cfg(test)]

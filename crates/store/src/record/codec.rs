@@ -2,15 +2,25 @@
 
 /// The record is not what its key promises.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadRecord {
+pub enum BadRecord {
+    /// No room for a checksum.
     #[error("a record of {0} bytes is shorter than its checksum")]
     Short(usize),
+    /// It was changed.
     #[error("the checksum of a record is {found:08x}, its bytes say {wanted:08x}")]
-    Checksum { found: u32, wanted: u32 },
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// As computed.
+        wanted: u32,
+    },
+    /// It is cut off.
     #[error("a record ends where {0} should be")]
     End(&'static str),
+    /// It is of a later version, or damaged.
     #[error("{0} in a record has no meaning to this version")]
     Value(&'static str),
+    /// It is too long.
     #[error("a record has {0} bytes too many")]
     Trailing(usize),
 }

@@ -12,20 +12,30 @@
 //! | `e` | run id, first sequence | a chunk of events and the run's progress after them |
 //! | `l` | tenant, accepted at, run id | ledger entry of a terminal run, never changed |
 //! | `d` | space, owner, name | an object: its version and its bytes |
+//! | `g` | run id | which gateway has a live run; only where several share the store |
+//! | `q` | run id | a live run is meant to end; only where several share the store |
 //! | `x` | due at, run id | what retention drops next: events, then the row |
 
 use weir_run::{RunId, Sequence};
 
-pub(crate) type Key = Vec<u8>;
+/// Bytes that sort as the table says.
+pub type Key = Vec<u8>;
 
 /// Longest tenant name: keys carry its length in two bytes, and no name in Kubernetes is longer.
 pub(crate) const MAX_TENANT_BYTES: usize = 253;
 /// Longest request key.
 pub(crate) const MAX_REQUEST_KEY_BYTES: usize = 1024;
 
-/// The families, in the order of the table above.
-pub(crate) const OPEN: u8 = b'o';
-pub(crate) const ACCOUNT: u8 = b'a';
+/// The family of reservations of live runs.
+pub const OPEN: u8 = b'o';
+/// The family of accounts.
+pub const ACCOUNT: u8 = b'a';
+/// The family of events.
+pub const CHUNK: u8 = b'e';
+/// The family of owners of live runs.
+pub const BELONGS: u8 = b'g';
+/// The family of cancellations.
+pub const CANCELLING: u8 = b'q';
 
 pub(crate) fn meta(name: &str) -> Key {
     let mut key = vec![b'm'];
@@ -33,7 +43,8 @@ pub(crate) fn meta(name: &str) -> Key {
     key
 }
 
-pub(crate) fn account(tenant: &str) -> Key {
+/// A tenant's account.
+pub fn account(tenant: &str) -> Key {
     of_tenant(ACCOUNT, tenant)
 }
 
@@ -43,31 +54,45 @@ pub(crate) fn request_key(tenant: &str, request_key: &str) -> Key {
     key
 }
 
-pub(crate) fn owner(run: RunId) -> Key {
+/// Whose a run is.
+pub fn owner(run: RunId) -> Key {
     of_run(b'i', run)
 }
 
-pub(crate) fn run(tenant: &str, run: RunId) -> Key {
+/// A run's row.
+pub fn run(tenant: &str, run: RunId) -> Key {
     of_tenant_run(b'r', tenant, run)
 }
 
-pub(crate) fn open(tenant: &str, run: RunId) -> Key {
+/// A live run's reservation.
+pub fn open(tenant: &str, run: RunId) -> Key {
     of_tenant_run(OPEN, tenant, run)
 }
 
-pub(crate) fn work(run: RunId) -> Key {
+/// A live run's work order.
+pub fn work(run: RunId) -> Key {
     of_run(b'w', run)
 }
 
+/// Which gateway a live run belongs to.
+pub fn belongs(run: RunId) -> Key {
+    of_run(BELONGS, run)
+}
+
+/// A live run whose end was asked for.
+pub fn cancelling(run: RunId) -> Key {
+    of_run(CANCELLING, run)
+}
+
 pub(crate) fn chunk(run: RunId, first: Sequence) -> Key {
-    let mut key = of_run(b'e', run);
+    let mut key = of_run(CHUNK, run);
     key.extend_from_slice(&first.0.to_be_bytes());
     key
 }
 
 /// All chunks of a run.
-pub(crate) fn chunks(run: RunId) -> (Key, Key) {
-    prefix(of_run(b'e', run))
+pub fn chunks(run: RunId) -> (Key, Key) {
+    prefix(of_run(CHUNK, run))
 }
 
 pub(crate) fn ledger(tenant: &str, accepted_at_ms: u64, run: RunId) -> Key {
@@ -100,7 +125,7 @@ pub(crate) fn open_of(tenant: &str) -> (Key, Key) {
 }
 
 /// A whole family.
-pub(crate) fn family(letter: u8) -> (Key, Key) {
+pub fn family(letter: u8) -> (Key, Key) {
     prefix(vec![letter])
 }
 
@@ -146,12 +171,12 @@ pub(crate) fn due_from(at_ms: u64) -> Key {
 }
 
 /// The run id that ends a key of any family that has one there.
-pub(crate) fn trailing_run(key: &[u8]) -> Option<RunId> {
+pub fn trailing_run(key: &[u8]) -> Option<RunId> {
     key.last_chunk::<16>().map(|id| RunId::from_bytes(*id))
 }
 
 /// The tenant of a key of a family that begins with one.
-pub(crate) fn tenant(key: &[u8]) -> Option<&str> {
+pub fn tenant(key: &[u8]) -> Option<&str> {
     let (length, rest) = key.get(1..)?.split_first_chunk::<2>()?;
     let name = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
     std::str::from_utf8(name).ok()

@@ -6,7 +6,7 @@ use crate::record::{key, object, unseal};
 use crate::{Expect, ObjectWrite, Written};
 
 impl Group<'_> {
-    pub(crate) fn write_objects(&mut self, writes: Vec<ObjectWrite>) -> Result<Written, OpError> {
+    pub(crate) fn write_objects(&mut self, writes: &[ObjectWrite]) -> Result<Written, OpError> {
         let mut versions = Vec::with_capacity(writes.len());
         for (place, write) in writes.iter().enumerate() {
             let key = key::object(write.space, &write.owner, &write.name);
@@ -27,9 +27,9 @@ impl Group<'_> {
             }
             versions.push((key, found.unwrap_or(0) + 1));
         }
-        for (write, (key, version)) in writes.into_iter().zip(versions) {
-            match write.data {
-                Some(data) => self.changes.put(key, object::encode(version, &data)),
+        for (write, (key, version)) in writes.iter().zip(versions) {
+            match &write.data {
+                Some(data) => self.changes.put(key, object::encode(version, data)),
                 None => self.changes.remove(key),
             }
         }

@@ -7,11 +7,11 @@ use weir_run::{Decision, Epoch, Extension, NotExtended, Run, RunId, Terminal};
 
 use super::state::{Group, Live, ReadError, at, missing};
 use crate::record::{self, BadRecord, chunk, key, ledger, unseal};
-use crate::{Admission, Admit, Append, Appended, MAX_OBJECT_BYTES, RUN_SPACE};
+use crate::{Admission, Admit, Append, Appended, MAX_OBJECT_BYTES, OpenRun, RUN_SPACE};
 
 /// Why a write was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OpError {
+pub enum OpError {
     /// Something could not be read: the whole group fails.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -21,7 +21,7 @@ pub(crate) enum OpError {
 }
 
 impl Group<'_> {
-    pub(crate) fn admit(&mut self, admission: Admission) -> Result<Admit, OpError> {
+    pub(crate) fn admit(&mut self, admission: &Admission) -> Result<Admit, OpError> {
         let Admission {
             run,
             work,
@@ -31,9 +31,10 @@ impl Group<'_> {
             attachment,
             now_ms,
         } = admission;
-        if let Some(known) = self.known(&run)? {
+        if let Some(known) = self.known(run)? {
             return Ok(known);
         }
+        self.know_account(&run.tenant)?;
         let replaced = match run.replaces {
             None => None,
             Some(old) => match self.replaceable(&run.tenant, old)? {
@@ -45,7 +46,7 @@ impl Group<'_> {
             return Err(OpError::Contract(format!("run {} exists", run.id)));
         }
         let account = self.state.accounts.entry(run.tenant.clone()).or_default();
-        let reservation = match account.reserve(&limits, &ask, now_ms) {
+        let reservation = match account.reserve(limits, ask, *now_ms) {
             Ok(reservation) => reservation,
             Err(refusal) => return Ok(Admit::Refused(refusal)),
         };
@@ -53,18 +54,18 @@ impl Group<'_> {
             old.replaced_by = Some(run.id);
             self.changes.put_run(&old);
         }
-        self.changes.events.insert(run.id, vec![accepted]);
-        self.changes.put_work(run.id, &work);
+        self.changes.events.insert(run.id, vec![accepted.clone()]);
+        self.changes.put_work(run.id, work);
         if let Some(data) = attachment {
             let key = key::object(RUN_SPACE, &run.tenant, &run.id.to_string());
-            self.changes.put(key, record::object::encode(1, &data));
+            self.changes.put(key, record::object::encode(1, data));
         }
-        self.insert(run, reservation);
+        self.insert(run.clone(), reservation);
         Ok(Admit::Admitted)
     }
 
     /// The run that has the request key already.
-    fn known(&self, run: &Run) -> Result<Option<Admit>, OpError> {
+    fn known(&mut self, run: &Run) -> Result<Option<Admit>, OpError> {
         let Some(request_key) = &run.request_key else {
             return Ok(None);
         };
@@ -73,6 +74,7 @@ impl Group<'_> {
             return Ok(None);
         };
         let id = decode_id(&key, &value)?;
+        self.know_run(id)?;
         let known = self
             .run(&run.tenant, id)?
             .ok_or_else(|| missing("the row of", id))?;
@@ -84,7 +86,8 @@ impl Group<'_> {
     }
 
     /// The run, if another may replace it, else why not.
-    fn replaceable(&self, tenant: &str, old: RunId) -> Result<Result<Run, String>, OpError> {
+    fn replaceable(&mut self, tenant: &str, old: RunId) -> Result<Result<Run, String>, OpError> {
+        self.know_run(old)?;
         let Some(run) = self.run(tenant, old)? else {
             return Ok(Err(format!("run {old} is unknown")));
         };
@@ -105,6 +108,9 @@ impl Group<'_> {
             key::open(&run.tenant, run.id),
             record::run::encode_reservation(&reservation),
         );
+        if let Some(owner) = self.owner {
+            changes.put(key::belongs(run.id), owner.as_bytes().to_vec());
+        }
         if let Some(request_key) = &run.request_key {
             let id = run.id.to_bytes().to_vec();
             changes.put(key::request_key(&run.tenant, request_key), id);
@@ -121,8 +127,15 @@ impl Group<'_> {
         self.state.live.insert(live.run.id, live);
     }
 
-    pub(crate) fn append(&mut self, append: Append) -> Result<Appended, OpError> {
+    pub(crate) fn append(&mut self, append: &Append) -> Result<Appended, OpError> {
         let id = append.run;
+        self.know_run(id)?;
+        if append.terminal.is_some()
+            && let Some(live) = self.state.live.get(&id)
+        {
+            let tenant = live.run.tenant.clone();
+            self.know_account(&tenant)?;
+        }
         let Some(live) = self.state.live.get_mut(&id) else {
             return Ok(match self.any_run(id)? {
                 None => Appended::Unknown,
@@ -156,13 +169,13 @@ impl Group<'_> {
             .events
             .entry(id)
             .or_default()
-            .extend(append.events);
+            .extend(append.events.iter().cloned());
         self.changes.touched.insert(id);
         if append.started.is_some() || !append.verdicts.is_empty() {
             self.changes.rows.insert(id);
         }
-        if let Some(terminal) = append.terminal {
-            self.end(id, &terminal)?;
+        if let Some(terminal) = &append.terminal {
+            self.end(id, terminal)?;
         }
         Ok(Appended::Done(status))
     }
@@ -200,12 +213,17 @@ impl Group<'_> {
         changes.put(key::ledger(&run.tenant, accepted_at_ms, id), entry.encode());
         changes.remove(key::open(&run.tenant, id));
         changes.remove(key::work(id));
+        if self.owner.is_some() {
+            changes.remove(key::belongs(id));
+            changes.remove(key::cancelling(id));
+        }
         super::retention::schedule_events(changes, &run);
         Ok(())
     }
 
     /// The run as it is afterwards; `None` when this tenant has no such run.
     pub(crate) fn cancel(&mut self, tenant: &str, id: RunId) -> Result<Option<Run>, OpError> {
+        self.know_run(id)?;
         let Some(live) = self.state.live.get_mut(&id) else {
             return Ok(self.run(tenant, id)?);
         };
@@ -215,27 +233,68 @@ impl Group<'_> {
         if live.run.cancel() {
             self.changes.rows.insert(id);
             self.changes.touched.insert(id);
+            if self.owner.is_some() {
+                self.changes.put(key::cancelling(id), vec![]);
+            }
         }
         Ok(Some(live.run.clone()))
     }
 
-    pub(crate) fn take_over(&mut self, id: RunId) -> Option<Epoch> {
-        let live = self.state.live.get_mut(&id)?;
-        let epoch = live.run.take_over()?;
+    pub(crate) fn take_over(&mut self, id: RunId) -> Result<Option<Epoch>, OpError> {
+        self.know_run(id)?;
+        let Some(live) = self.state.live.get_mut(&id) else {
+            return Ok(None);
+        };
+        let Some(epoch) = live.run.take_over() else {
+            return Ok(None);
+        };
         self.changes.rows.insert(id);
         self.changes.touched.insert(id);
-        Some(epoch)
+        if let Some(owner) = self.owner {
+            let owner = owner.as_bytes().to_vec();
+            self.changes.put(key::belongs(id), owner);
+        }
+        Ok(Some(epoch))
+    }
+
+    /// Takes a live run over from the gateway that has it; `None` when that one has it no more.
+    pub(crate) fn adopt(&mut self, id: RunId, from: &str) -> Result<Option<OpenRun>, OpError> {
+        let key = key::belongs(id);
+        let Some(value) = self.get(&key)? else {
+            return Ok(None);
+        };
+        let owner = unseal(&key, &value).map_err(at("the owner of", id))?;
+        if owner != from.as_bytes() {
+            return Ok(None);
+        }
+        let work_key = key::work(id);
+        let work = self.get(&work_key)?;
+        let Some(_) = self.take_over(id)? else {
+            return Ok(None);
+        };
+        let (Some(live), Some(work)) = (self.state.live.get(&id), work) else {
+            return Ok(None);
+        };
+        let work = unseal(&work_key, &work)
+            .and_then(record::run::decode_work)
+            .map_err(at("the work order of", id))?;
+        Ok(Some(OpenRun {
+            run: live.run.clone(),
+            work,
+        }))
     }
 
     /// A run that has ended keeps the decision it ended with.
-    pub(crate) fn route(&mut self, id: RunId, decision: Decision) {
+    pub(crate) fn route(&mut self, id: RunId, decision: &Decision) -> Result<(), OpError> {
+        self.know_run(id)?;
         if let Some(live) = self.state.live.get_mut(&id)
-            && live.run.decision != decision
+            && live.run.decision != *decision
         {
-            live.run.decision = decision;
+            live.run.decision = decision.clone();
             self.changes.rows.insert(id);
             self.changes.touched.insert(id);
         }
+        Ok(())
     }
 }
 
@@ -253,7 +312,10 @@ pub(crate) fn decode_id(key: &[u8], value: &[u8]) -> Result<RunId, ReadError> {
 }
 
 /// What an admission must fulfil whatever the store holds.
-pub(crate) fn check_admission(admission: &Admission) -> Result<(), String> {
+///
+/// # Errors
+/// The rule it breaks.
+pub fn check_admission(admission: &Admission) -> Result<(), String> {
     let Admission {
         run, ask, accepted, ..
     } = admission;
@@ -303,7 +365,10 @@ pub(crate) fn check_admission(admission: &Admission) -> Result<(), String> {
 }
 
 /// Kinds that cannot be stored are refused before they are queued.
-pub(crate) fn check_kinds(appends: &[Append]) -> Result<(), String> {
+///
+/// # Errors
+/// The event that has one.
+pub fn check_kinds(appends: &[Append]) -> Result<(), String> {
     let unknown = appends
         .iter()
         .flat_map(|append| append.events.iter().map(move |event| (append.run, event)))

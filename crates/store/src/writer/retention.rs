@@ -75,6 +75,11 @@ impl Group<'_> {
     }
 
     fn drop_events(&mut self, id: RunId) -> Result<(), OpError> {
+        self.changes.expired.insert(id);
+        // An engine that several gateways share drops events by the partition.
+        if self.owner.is_some() {
+            return Ok(());
+        }
         for (key, _) in pairs(self.view, key::chunks(id))? {
             self.changes.remove(key);
         }

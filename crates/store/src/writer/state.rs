@@ -19,25 +19,37 @@ pub(crate) struct Live {
     pub(crate) row: Arc<Run>,
 }
 
+/// Live runs and accounts.
 #[derive(Default)]
-pub(crate) struct State {
+pub struct State {
     pub(crate) live: HashMap<RunId, Live>,
     pub(crate) accounts: HashMap<String, Account>,
 }
 
 /// What reading found wrong.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
+pub enum ReadError {
+    /// The engine could not read.
     #[error(transparent)]
     Engine(#[from] KvError),
+    /// A record makes no sense.
     #[error("{what} {of}: {source}")]
     Record {
+        /// Which kind of record.
         what: &'static str,
+        /// Whose.
         of: String,
+        /// What is wrong with it.
         source: BadRecord,
     },
+    /// A record that others rely on is not there.
     #[error("{what} {of} is missing")]
-    Missing { what: &'static str, of: String },
+    Missing {
+        /// Which kind of record.
+        what: &'static str,
+        /// Whose.
+        of: String,
+    },
 }
 
 impl ReadError {
@@ -110,7 +122,7 @@ pub(crate) fn decode_account(tenant: &str, key: &[u8], value: &[u8]) -> Result<A
 }
 
 /// The row of a live run, brought up to date by its last chunk.
-fn live_run(view: &dyn View, tenant: &str, id: RunId) -> Result<Run, ReadError> {
+pub(crate) fn live_run(view: &dyn View, tenant: &str, id: RunId) -> Result<Run, ReadError> {
     let key = key::run(tenant, id);
     let value = view.get(&key)?.ok_or_else(|| missing("the row of", id))?;
     let mut run = unseal(&key, &value)
@@ -131,15 +143,21 @@ fn live_run(view: &dyn View, tenant: &str, id: RunId) -> Result<Run, ReadError> 
 }
 
 /// The changes of one group: evaluated in order, each op seeing those before it, then committed as one batch.
-pub(crate) struct Group<'a> {
+pub struct Group<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) view: &'a dyn View,
     pub(crate) changes: Changes,
+    /// Set where several gateways share the records: whose writes these are. The state then holds only what this group has read.
+    pub(crate) owner: Option<&'a str>,
 }
 
+/// What a group changes.
 #[derive(Default)]
-pub(crate) struct Changes {
+pub struct Changes {
+    /// New values by key.
     pub(crate) batch: Batch,
+    /// Runs whose events are over.
+    pub(crate) expired: BTreeSet<RunId>,
     /// Events taken in and not yet encoded, by run: one chunk per run and commit.
     pub(crate) events: BTreeMap<RunId, Vec<EventRecord>>,
     /// Live runs with changes beyond their progress.
@@ -179,7 +197,62 @@ impl Changes {
     }
 }
 
+impl<'a> Group<'a> {
+    /// Nothing changed yet.
+    pub(crate) fn new(state: &'a mut State, view: &'a dyn View, owner: Option<&'a str>) -> Self {
+        Self {
+            state,
+            view,
+            changes: Changes::default(),
+            owner,
+        }
+    }
+}
+
 impl Group<'_> {
+    /// Reads a live run where the state does not have everything.
+    pub(crate) fn know_run(&mut self, id: RunId) -> Result<(), ReadError> {
+        if self.owner.is_none() || self.state.live.contains_key(&id) {
+            return Ok(());
+        }
+        let key = key::owner(id);
+        let Some(value) = self.get(&key)? else {
+            return Ok(());
+        };
+        let tenant = unseal(&key, &value).map_err(at("the owner of", id))?;
+        let tenant = std::str::from_utf8(tenant)
+            .map_err(|_| at("the owner of", id)(BadRecord::Value("tenant")))?;
+        let key = key::open(tenant, id);
+        let Some(value) = self.get(&key)? else {
+            return Ok(());
+        };
+        let reservation = unseal(&key, &value)
+            .and_then(record::run::decode_reservation)
+            .map_err(at("the reservation of", id))?;
+        let run = live_run(self.view, tenant, id)?;
+        let row = Arc::new(run.clone());
+        let live = Live {
+            run,
+            reservation,
+            row,
+        };
+        self.state.live.insert(id, live);
+        Ok(())
+    }
+
+    /// Reads an account where the state does not have everything.
+    pub(crate) fn know_account(&mut self, tenant: &str) -> Result<(), ReadError> {
+        if self.owner.is_none() || self.state.accounts.contains_key(tenant) {
+            return Ok(());
+        }
+        let key = key::account(tenant);
+        if let Some(value) = self.get(&key)? {
+            let account = decode_account(tenant, &key, &value)?;
+            self.state.accounts.insert(tenant.to_owned(), account);
+        }
+        Ok(())
+    }
+
     /// A sealed value as this group left it.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         match self.changes.batch.get(key) {

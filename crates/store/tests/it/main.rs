@@ -1,4 +1,4 @@
-//! One suite for every engine: the contract, crashes, and a full disk.
+//! One suite for every engine: the contract, crashes, and a full disk. `weir-postgres` runs the contract's files on a server.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,4 +14,5 @@ mod full_disk;
 mod objects;
 mod opening;
 mod retention;
+mod runs;
 mod support;
