@@ -119,6 +119,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         readiness: readiness.clone(),
         metrics: metrics.clone(),
         pages: BTreeMap::new(),
+        actions: BTreeMap::new(),
     }
     .serve(admin_listener, CancellationToken::new());
     let admin = tokio::spawn(admin);

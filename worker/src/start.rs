@@ -76,6 +76,7 @@ pub async fn run(
                 readiness: readiness.clone(),
                 metrics: metrics.clone(),
                 pages: BTreeMap::new(),
+                actions: BTreeMap::new(),
             },
             admin_stop,
         )

@@ -1,16 +1,18 @@
-//! `/healthz`, `/readyz` and `/metrics` on a port of their own.
+//! `/healthz`, `/readyz` and `/metrics` on a port of their own, and what else a program shows or lets its operator do there.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::{self, Write};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -25,6 +27,9 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections served at the same time: a scraper, a kubelet and some people; more wait in the listen queue.
 const MAX_CONNECTIONS: usize = 64;
 
+/// Longest body of an action.
+const MAX_BODY: usize = 64 * 1024;
+
 /// What the admin server shows.
 #[derive(Clone, Debug)]
 pub struct Admin {
@@ -34,6 +39,21 @@ pub struct Admin {
     pub metrics: Metrics,
     /// Further pages by path.
     pub pages: BTreeMap<&'static str, Page>,
+    /// What a POST asks for, by path.
+    pub actions: BTreeMap<&'static str, Action>,
+}
+
+/// Carries out what a POST asks for: its body in, a page of JSON out, or what is wrong with the request.
+#[derive(Clone)]
+pub struct Action(pub Arc<dyn Fn(Bytes) -> Acted + Send + Sync>);
+
+/// What an [`Action`] comes to.
+pub type Acted = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
+
+impl fmt::Debug for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Action")
+    }
 }
 
 /// A page of JSON, made anew for each request.
@@ -85,8 +105,8 @@ impl Admin {
 
     async fn serve_connection(self, stream: TcpStream) {
         let service = service_fn(move |request| {
-            let response = self.answer(&request);
-            async move { Ok::<_, Infallible>(response) }
+            let admin = self.clone();
+            async move { Ok::<_, Infallible>(admin.answer_any(request).await) }
         });
         let mut server = auto::Builder::new(TokioExecutor::new());
         server
@@ -95,6 +115,22 @@ impl Admin {
             .header_read_timeout(HEADER_TIMEOUT);
         if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
             tracing::debug!(%error, "admin connection ended");
+        }
+    }
+
+    async fn answer_any(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let action = self.actions.get(request.uri().path());
+        let Some(Action(act)) = action.filter(|_| request.method() == Method::POST) else {
+            return self.answer(&request);
+        };
+        let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+        let Ok(body) = body else {
+            let message = format!("the body must arrive whole and have at most {MAX_BODY} bytes\n");
+            return text(StatusCode::PAYLOAD_TOO_LARGE, message);
+        };
+        match act(body.to_bytes()).await {
+            Ok(page) => json(page),
+            Err(message) => text(StatusCode::BAD_REQUEST, format!("{message}\n")),
         }
     }
 
@@ -107,18 +143,21 @@ impl Admin {
             "/readyz" => self.answer_readiness(),
             "/metrics" => self.answer_metrics(request),
             path => match self.pages.get(path) {
-                Some(Page(make)) => {
-                    let mut response = text(StatusCode::OK, make());
-                    let json = HeaderValue::from_static("application/json");
-                    response.headers_mut().insert(CONTENT_TYPE, json);
-                    response
-                }
-                None => text(
-                    StatusCode::NOT_FOUND,
-                    "try /healthz, /readyz or /metrics\n".to_owned(),
-                ),
+                Some(Page(make)) => json(make()),
+                None => text(StatusCode::NOT_FOUND, self.what_there_is()),
             },
         }
+    }
+
+    fn what_there_is(&self) -> String {
+        let own = ["/healthz", "/readyz", "/metrics"];
+        let pages: Vec<&str> = own.into_iter().chain(self.pages.keys().copied()).collect();
+        let mut text = format!("try {}", pages.join(", "));
+        for path in self.actions.keys() {
+            let _ = write!(text, ", POST {path}");
+        }
+        text.push('\n');
+        text
     }
 
     fn answer_readiness(&self) -> Response<Full<Bytes>> {
@@ -158,6 +197,13 @@ impl Admin {
     }
 }
 
+fn json(page: String) -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::OK, page);
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -193,15 +239,31 @@ mod tests {
         want: [&'static str; 2],
     }
 
+    fn echo(body: Bytes) -> Acted {
+        let said = String::from_utf8_lossy(&body).into_owned();
+        let answer = if said == "no" {
+            Err("that is wrong".to_owned())
+        } else {
+            Ok(said)
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
     async fn get(address: std::net::SocketAddr, path: &str, accept: &str) -> String {
+        send(address, &format!("GET {path}"), accept, "").await
+    }
+
+    async fn send(address: std::net::SocketAddr, call: &str, accept: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
+        let length = body.len();
         let request = format!(
-            "GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
+            "{call} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
         );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
+        // The server may answer, and close, before it has read everything.
+        stream.write_all(request.as_bytes()).await.ok();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.ok();
+        String::from_utf8(answer).unwrap()
     }
 
     #[tokio::test]
@@ -210,6 +272,7 @@ mod tests {
             readiness: Readiness::new(),
             metrics: Metrics::new(),
             pages: BTreeMap::from([("/page", Page(Arc::new(|| "[]".to_owned())))]),
+            actions: BTreeMap::from([("/act", Action(Arc::new(echo)))]),
         };
         admin.readiness.set_not_ready("engine", "loading");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -247,7 +310,7 @@ mod tests {
             Case {
                 path: "/",
                 accept: "*/*",
-                want: ["404 ", "/metrics"],
+                want: ["404 ", "/metrics, /page, POST /act"],
             },
         ] {
             let answer = get(address, path, accept).await;
@@ -256,6 +319,19 @@ mod tests {
                     answer.contains(text),
                     "{path} ({accept}): no {text:?} in {answer}"
                 );
+            }
+        }
+        let too_long = "x".repeat(MAX_BODY + 1);
+        for (call, body, want) in [
+            ("POST /act", "{}", ["200 OK", "{}"]),
+            ("POST /act", "no", ["400 ", "that is wrong"]),
+            ("POST /act", &too_long, ["413 ", "at most"]),
+            ("POST /page", "", ["405 ", "use GET"]),
+            ("GET /act", "", ["404 ", "POST /act"]),
+        ] {
+            let answer = send(address, call, "*/*", body).await;
+            for text in want {
+                assert!(answer.contains(text), "{call}: no {text:?} in {answer}");
             }
         }
         admin.readiness.set_ready("engine");

@@ -111,6 +111,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
             readiness: readiness.clone(),
             metrics,
             pages,
+            actions: BTreeMap::new(),
         }
         .serve(admin_listener, ended.clone()),
     );
