@@ -6,12 +6,14 @@
 
 mod account;
 mod limits;
+mod rebuild;
 mod reservation;
 mod stored;
 mod window;
 
 pub use account::Account;
 pub use limits::{Ask, KeyLimits, Limits, Refusal, WindowLimit};
+pub use rebuild::{AccountDifference, Billed, Rebuild};
 pub use reservation::{Consumed, KeyHold, Reservation, SettleError};
 pub use window::{Window, available, window_start_ms};
 

@@ -9,8 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use weir_budget::{Ask, Limits, Refusal};
+use weir_ledger::{Chain, Day, Head, Link};
 use weir_run::{Decision, Epoch, Run, RunId, Sequence};
 
+use crate::chains;
 use crate::kv::Kv;
 use crate::objects;
 use crate::reader;
@@ -18,10 +20,12 @@ use crate::shared::Shared;
 use crate::writer::op::{Cancel, Closing, Expire, Op, Queue, Request, Route, TakeOver};
 use crate::writer::ops::{check_admission, check_kinds};
 use crate::writer::state::{ReadError, recover};
+use crate::writer::upkeep::check_note;
 use crate::writer::{QUEUE, Reopen, Writer};
 use crate::{
-    Admission, Admit, Append, Appended, Budget, EventRecord, Object, ObjectRange, ObjectWrite,
-    OpenRun, Store, StoreError, StoreFuture, UsageReport, Written,
+    Admission, Admit, Append, Appended, Budget, ChainDay, EventRecord, Note, Noted, Object,
+    ObjectRange, ObjectWrite, OpenRun, Purge, Purged, Repair, Repaired, Scrub, Store, StoreError,
+    StoreFuture, UsageReport, Written,
 };
 
 pub(crate) struct Embedded {
@@ -186,6 +190,45 @@ impl Store for Embedded {
         let tenant = tenant.to_owned();
         self.read(move |shared| {
             shared.read(|view| reader::usage(view, &tenant, &periods_s, from_ms..to_ms, now_ms))
+        })
+    }
+
+    fn runs(&self, tenant: &str, after: Option<RunId>, limit: usize) -> StoreFuture<'_, Vec<Run>> {
+        let tenant = tenant.to_owned();
+        self.read(move |shared| shared.read(|view| chains::runs(view, &tenant, after, limit)))
+    }
+
+    fn chain(&self, chain: Chain, after: u64, limit: usize) -> StoreFuture<'_, Vec<Link>> {
+        self.read(move |shared| shared.read(|view| chains::links(view, &chain, after, limit)))
+    }
+
+    fn chain_head(&self, chain: Chain) -> StoreFuture<'_, Head> {
+        self.read(move |shared| shared.read(|view| chains::head(view, &chain)))
+    }
+
+    fn chain_day(&self, chain: Chain, day: Day) -> StoreFuture<'_, Option<ChainDay>> {
+        self.read(move |shared| shared.read(|view| chains::day(view, &chain, day)))
+    }
+
+    fn note(&self, note: Note) -> StoreFuture<'_, Noted> {
+        if let Err(why) = check_note(&note) {
+            return Box::pin(async move { Err(StoreError::Contract(why)) });
+        }
+        self.write(note)
+    }
+
+    fn repair(&self, repair: Repair) -> StoreFuture<'_, Repaired> {
+        self.write(repair)
+    }
+
+    fn purge(&self, purge: Purge) -> StoreFuture<'_, Purged> {
+        self.write(purge)
+    }
+
+    fn scrub(&self) -> StoreFuture<'_, Scrub> {
+        self.read(|shared| {
+            let engine = shared.engine.read().clone().ok_or(StoreError::Closed)?;
+            engine.scrub().map_err(|error| shared.unwritable(&error))
         })
     }
 

@@ -4,6 +4,9 @@
 //! what a group of writes rests on, lets [`evaluate`] say what the group changes, and makes the changes durable in one step that
 //! changes nothing unless all it rests on is still as it was read. So there is one meaning of a write, whatever keeps it.
 //!
+//! The hash chains grow in the same way: a group reads the head of a chain, and its commit rests on it, so that of two gateways that add
+//! the same number one evaluates again. [`crate::Note`], [`crate::Repair`] and [`crate::Purge`] are requests like every other write.
+//!
 //! A view that has not read a part yet answers [`KvError::NotRead`] and notes the part; the engine reads it and evaluates again.
 
 use weir_run::{RunId, Sequence};
@@ -18,9 +21,11 @@ pub use crate::writer::op::{
 };
 pub use crate::writer::ops::{OpError, check_admission, check_kinds};
 pub use crate::writer::state::{Changes, Group, ReadError, State};
+pub use crate::writer::upkeep::check_note;
 
 /// What every read means.
 pub mod read {
+    pub use crate::chains::{day as chain_day, head as chain_head, links as chain, runs};
     pub use crate::objects::{many as objects, one as object};
     pub use crate::reader::{
         budget, events, id_by_key, live_or_ended, run, stored_account, usage, work,

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::Engine;
+use crate::{Engine, Scrub};
 
 mod log_kv;
 mod redb_kv;
@@ -25,6 +25,9 @@ pub(crate) trait Kv: Send + Sync + 'static {
 
     /// Applies the batch whole; durable on return. After an error the engine's state is unknown until it was opened again.
     fn commit(&self, batch: &Batch) -> Result<(), KvError>;
+
+    /// Makes what was removed unreadable in the engine's files. Commits wait meanwhile.
+    fn scrub(&self) -> Result<Scrub, KvError>;
 }
 
 /// One consistent state.

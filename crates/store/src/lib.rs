@@ -37,6 +37,7 @@
 //! that runs out of space (and takes every other sled in the process with it), needs syncs of our own to be durable at all, and its line is
 //! not maintained. A folder stays with the engine that made it.
 
+mod chains;
 mod embedded;
 pub mod engine;
 mod kv;
@@ -47,6 +48,7 @@ mod record;
 mod replicas;
 mod shared;
 mod store;
+mod upkeep;
 mod writer;
 
 pub use objects::{Expect, MAX_OBJECT_BYTES, Object, ObjectRange, ObjectWrite, RUN_SPACE, Written};
@@ -56,4 +58,5 @@ pub use store::{
     Admission, Admit, Append, Appended, Budget, BudgetWindow, EventRecord, ModelUsage, OpenRun,
     RunCounts, Store, StoreError, StoreFuture, UsageReport,
 };
+pub use upkeep::{ChainDay, Note, Noted, Purge, Purged, Repair, Repaired, Scrub};
 pub use weir_run::{Terminal, WorkOrder};

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use weir_budget::{Account, Reservation, Window, window_start_ms};
+use weir_budget::{Account, window_start_ms};
+use weir_ledger::Day;
 use weir_run::{Run, RunId, RunStatus, Sequence, WorkOrder};
 
 use crate::kv::View;
 use crate::record::{self, BadRecord, chunk, key, ledger::Entry, unseal};
 use crate::writer::ops::decode_id;
 use crate::writer::state::{ReadError, at, decode_account, live_run, pairs};
+use crate::writer::upkeep::changes;
 use crate::{Budget, BudgetWindow, EventRecord, ModelUsage, RunCounts, UsageReport};
 
 /// The row of a run. That of a live one lags behind its events: see [`live_or_ended`].
@@ -144,26 +146,30 @@ pub fn usage(
     now_ms: u64,
 ) -> Result<UsageReport, ReadError> {
     let account = stored_account(view, tenant)?;
-    let mut sums = Sums::of(&account);
+    let mut rebuild = account.rebuild(now_ms);
     for (key, value) in pairs(view, key::open_of(tenant))? {
         let reservation = unseal(&key, &value)
             .and_then(record::run::decode_reservation)
             .map_err(at("a reservation of", tenant))?;
-        sums.reserved(&reservation);
+        rebuild.reserved(&reservation);
     }
-    // As far back as the oldest window that is kept, or the range that was asked for.
-    let oldest = account.windows().map(|(_, start_ms, _)| start_ms).min();
-    let from_ms = range.start.min(oldest.unwrap_or(now_ms));
-    let mut by_model: BTreeMap<(String, u32), ModelUsage> = BTreeMap::new();
+    // As far back as the oldest window that is kept or holds now, or the range that was asked for.
+    let kept = account.windows().map(|(_, start_ms, _)| start_ms);
+    let held = periods_s
+        .iter()
+        .map(|period_s| window_start_ms(*period_s, now_ms));
+    let oldest = kept.chain(held).min().unwrap_or(now_ms);
+    let from_ms = range.start.min(oldest);
+    let mut by_model: BTreeMap<(String, u32, Day), ModelUsage> = BTreeMap::new();
     let (from, to) = (key::ledger_from(tenant, from_ms), key::ledger_end(tenant));
     let mut bad = None;
     view.scan(&from, &to, &mut |key, value| {
         let entry = unseal(key, value).and_then(Entry::decode);
         match (entry, key::ledger_moment(key)) {
             (Ok(entry), Some(accepted_at_ms)) => {
-                sums.used(&entry, accepted_at_ms);
+                rebuild.billed(&entry.billed(accepted_at_ms));
                 if range.contains(&accepted_at_ms) {
-                    add(&mut by_model, entry);
+                    add(&mut by_model, entry, Day::of(accepted_at_ms));
                 }
                 ControlFlow::Continue(())
             }
@@ -177,10 +183,12 @@ pub fn usage(
     if let Some(error) = bad {
         return Err(at("the ledger of", tenant)(error));
     }
+    let differences = changes(&account, &rebuild.finish());
     Ok(UsageReport {
         budget: budget(&account, periods_s, now_ms),
         by_model: by_model.into_values().collect(),
-        consistent: sums.agree(&account),
+        consistent: differences.is_empty(),
+        differences,
     })
 }
 
@@ -196,57 +204,11 @@ pub fn stored_account(view: &dyn View, tenant: &str) -> Result<Arc<Account>, Rea
     }
 }
 
-/// The account as the ledger and the live runs tell it.
-struct Sums {
-    windows: BTreeMap<(u64, u64), Window>,
-    live_runs: u64,
-}
-
-impl Sums {
-    fn of(account: &Account) -> Self {
-        let empty = |(period_s, start_ms, _)| ((period_s, start_ms), Window::default());
-        Self {
-            windows: account.windows().map(empty).collect(),
-            live_runs: 0,
-        }
-    }
-
-    fn at(&mut self, period_s: u64, at_ms: u64) -> Option<&mut Window> {
-        let key = (period_s, window_start_ms(period_s, at_ms));
-        self.windows.get_mut(&key)
-    }
-
-    fn reserved(&mut self, reservation: &Reservation) {
-        self.live_runs += 1;
-        for period_s in &reservation.periods_s {
-            if let Some(window) = self.at(*period_s, reservation.accepted_at_ms) {
-                window.reserved_tokens += reservation.tokens;
-                window.reserved_micros += reservation.micros;
-            }
-        }
-    }
-
-    fn used(&mut self, entry: &Entry, accepted_at_ms: u64) {
-        for period_s in &entry.periods_s {
-            if let Some(window) = self.at(*period_s, accepted_at_ms) {
-                window.used_tokens += entry.tokens();
-                window.used_micros += entry.usage.cost_micros;
-            }
-        }
-    }
-
-    fn agree(&self, account: &Account) -> bool {
-        self.live_runs == account.live_runs()
-            && account.windows().all(|(period_s, start_ms, window)| {
-                self.windows.get(&(period_s, start_ms)) == Some(&window)
-            })
-    }
-}
-
-fn add(by_model: &mut BTreeMap<(String, u32), ModelUsage>, entry: Entry) {
+fn add(by_model: &mut BTreeMap<(String, u32, Day), ModelUsage>, entry: Entry, day: Day) {
     let of = by_model
-        .entry((entry.model.clone(), entry.version))
+        .entry((entry.model.clone(), entry.version, day))
         .or_insert_with(|| ModelUsage {
+            day,
             model: entry.model,
             version: entry.version,
             runs: RunCounts::default(),

@@ -1,5 +1,6 @@
 //! Stored records: keys, and the bytes under them. Format version 1 throughout; every value ends with a checksum over key and value.
 
+pub(crate) mod chain;
 pub(crate) mod chunk;
 pub(crate) mod codec;
 pub mod key;

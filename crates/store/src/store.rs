@@ -5,10 +5,12 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use weir_budget::{Ask, Limits, Refusal};
+use weir_ledger::{Chain, Day, Head, Link};
 use weir_run::{
     Decision, Epoch, Illegal, Run, RunId, RunStatus, Sequence, Terminal, Usage, Verdict, WorkOrder,
 };
 
+use crate::upkeep::{ChainDay, Note, Noted, Purge, Purged, Repair, Repaired, Scrub};
 use crate::{Object, ObjectRange, ObjectWrite, Written};
 
 /// A future that a store returns. It may be dropped at any await: what was begun is either done whole or not at all.
@@ -123,6 +125,24 @@ pub struct BudgetWindow {
     pub reserved_micros: u64,
 }
 
+impl BudgetWindow {
+    /// When it ends, in milliseconds since the Unix epoch.
+    pub fn end_ms(&self) -> u64 {
+        let length_ms = self.period_s.saturating_mul(1000);
+        self.start_ms.saturating_add(length_ms)
+    }
+
+    /// Tokens left of a limit: limit = available + reserved + used. Negative after the limit was lowered, until that is worked off.
+    pub fn available_tokens(&self, limit: u64) -> i64 {
+        weir_budget::available(limit, self.used_tokens, self.reserved_tokens)
+    }
+
+    /// Micro-units left of a limit, likewise.
+    pub fn available_micros(&self, limit: u64) -> i64 {
+        weir_budget::available(limit, self.used_micros, self.reserved_micros)
+    }
+}
+
 /// A tenant's account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
@@ -147,9 +167,11 @@ pub struct RunCounts {
     pub expired: u64,
 }
 
-/// What was billed for one model version.
+/// What was billed for one model version, for runs accepted on one UTC day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelUsage {
+    /// When they were accepted.
+    pub day: Day,
     /// The model.
     pub model: String,
     /// The version.
@@ -165,10 +187,13 @@ pub struct ModelUsage {
 pub struct UsageReport {
     /// Windows that contain `now`.
     pub budget: Budget,
-    /// Billed runs accepted in the range asked for.
+    /// Billed runs accepted in the range asked for, by model, version and day.
     pub by_model: Vec<ModelUsage>,
     /// Whether the account equals the sum over the ledger and the live runs.
     pub consistent: bool,
+    /// Where it does not: the account's field, what the account says (`old`) and what ledger and live runs give (`new`). Empty exactly
+    /// when `consistent`.
+    pub differences: Vec<weir_ledger::Change>,
 }
 
 /// Durable runs, events, budgets and usage.
@@ -188,6 +213,9 @@ pub trait Store: Send + Sync + 'static {
     ) -> StoreFuture<'_, Option<Refusal>>;
 
     /// Adds events to many runs in one commit; one answer each, in order.
+    ///
+    /// A run that ends is settled in the same commit, and its [`weir_ledger::UsageRecord`] becomes the next link of its tenant's chain
+    /// ([`Chain::Ledger`]). A chain has one head for all gateways of a store, and its growth is serialised as the account's is.
     fn append(&self, appends: Vec<Append>) -> StoreFuture<'_, Vec<Appended>>;
 
     /// Records the intent to cancel and answers with the run; idempotent. `None`: no such run of this tenant.
@@ -228,6 +256,34 @@ pub trait Store: Send + Sync + 'static {
         to_ms: u64,
         now_ms: u64,
     ) -> StoreFuture<'_, UsageReport>;
+
+    /// The tenant's runs that still have a row, live ones included, in the order of their ids (that is, of time), after one of them.
+    fn runs(&self, tenant: &str, after: Option<RunId>, limit: usize) -> StoreFuture<'_, Vec<Run>>;
+
+    /// Links of a chain with a number above `after`, at most `limit`, in order.
+    fn chain(&self, chain: Chain, after: u64, limit: usize) -> StoreFuture<'_, Vec<Link>>;
+
+    /// The end of a chain; [`Head::empty`] when it has no link.
+    fn chain_head(&self, chain: Chain) -> StoreFuture<'_, Head>;
+
+    /// Where a UTC day lies in a chain; `None` when it has no link of that day.
+    fn chain_day(&self, chain: Chain, day: Day) -> StoreFuture<'_, Option<ChainDay>>;
+
+    /// Adds lines to the audit log ([`Chain::Audit`]) and writes objects, all of it in one commit or, when an object is not as expected,
+    /// nothing. That makes an alert be raised once over all gateways and restarts.
+    fn note(&self, note: Note) -> StoreFuture<'_, Noted>;
+
+    /// Derives a tenant's account anew from its ledger and its live runs ([`weir_budget::Account::rebuilt`]). With `apply`, what differs is
+    /// written in one commit with a line of the audit log; nothing is written where nothing differs. Safe while runs go on. Never touches
+    /// the ledger.
+    fn repair(&self, repair: Repair) -> StoreFuture<'_, Repaired>;
+
+    /// Drops the content of terminal runs accepted before a moment: their events, what came with their admission, and the client's labels in
+    /// the row. Row, request key, usage and ledger stay. At most `limit` rows are looked at; the answer says where to go on.
+    fn purge(&self, purge: Purge) -> StoreFuture<'_, Purged>;
+
+    /// Makes what was removed unreadable in the store's own files too. Writes wait meanwhile: for people, after a [`Store::purge`].
+    fn scrub(&self) -> StoreFuture<'_, Scrub>;
 
     /// Drops events (and work orders) of terminal runs whose retention is over, at most `limit` runs; how many were dropped.
     fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize>;

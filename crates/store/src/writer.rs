@@ -18,6 +18,7 @@ pub(crate) mod op;
 pub(crate) mod ops;
 mod retention;
 pub(crate) mod state;
+pub(crate) mod upkeep;
 
 use op::{Closing, Op, Queue};
 use state::{Changes, Group, ReadError, State, recover};

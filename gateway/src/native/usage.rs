@@ -89,7 +89,7 @@ pub(crate) async fn usage(call: &Call) -> ApiResult<Response<Body>> {
     let view = UsageView {
         tenant: &tenant.name,
         windows: windows.map(|window| window_view(tenant, window)).collect(),
-        by_model: report.by_model.into_iter().map(model_view).collect(),
+        by_model: by_model(report.by_model),
         live_runs: report.budget.live_runs,
         reconciled_at: rfc3339(now),
         consistent: report.consistent,
@@ -127,6 +127,35 @@ fn window_view(tenant: &Tenant, window: &BudgetWindow) -> WindowView {
 fn available(limit: Option<u64>, used: u64, reserved: u64) -> Option<i64> {
     let left = i128::from(limit?) - i128::from(used) - i128::from(reserved);
     Some(i64::try_from(left).unwrap_or(if left < 0 { i64::MIN } else { i64::MAX }))
+}
+
+/// Days added up.
+fn by_model(days: Vec<ModelUsage>) -> Vec<ModelView> {
+    let mut all: Vec<ModelView> = Vec::new();
+    for day in days {
+        let more = model_view(day);
+        match all.last_mut() {
+            Some(last) if last.model == more.model && last.version == more.version => {
+                last.add(&more);
+            }
+            _ => all.push(more),
+        }
+    }
+    all
+}
+
+impl ModelView {
+    fn add(&mut self, more: &Self) {
+        self.runs.completed += more.runs.completed;
+        self.runs.cancelled += more.runs.cancelled;
+        self.runs.interrupted += more.runs.interrupted;
+        self.runs.failed += more.runs.failed;
+        self.runs.expired += more.runs.expired;
+        self.prompt_tokens += more.prompt_tokens;
+        self.cached_tokens += more.cached_tokens;
+        self.output_tokens += more.output_tokens;
+        self.cost_micros += more.cost_micros;
+    }
 }
 
 fn model_view(usage: ModelUsage) -> ModelView {

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use weir_budget::{Ask, Limits, Refusal};
+use weir_ledger::{Chain, Day, Head, Link};
 use weir_run::{Decision, Epoch, Run, RunId, Sequence};
 use weir_store::{
-    Admission, Admit, Append, Appended, Budget, EventRecord, Object, ObjectRange, ObjectWrite,
-    OpenRun, Store, StoreError, StoreFuture, UsageReport, Written,
+    Admission, Admit, Append, Appended, Budget, ChainDay, EventRecord, Note, Noted, Object,
+    ObjectRange, ObjectWrite, OpenRun, Purge, Purged, Repair, Repaired, Scrub, Store, StoreError,
+    StoreFuture, UsageReport, Written,
 };
 
 /// Holds appends back while it is shut; refuses the next ones where it is told to.
@@ -135,6 +137,38 @@ impl Store for GatedStore {
         now_ms: u64,
     ) -> StoreFuture<'_, UsageReport> {
         self.inner.usage(tenant, periods_s, from_ms, to_ms, now_ms)
+    }
+
+    fn runs(&self, tenant: &str, after: Option<RunId>, limit: usize) -> StoreFuture<'_, Vec<Run>> {
+        self.inner.runs(tenant, after, limit)
+    }
+
+    fn chain(&self, chain: Chain, after: u64, limit: usize) -> StoreFuture<'_, Vec<Link>> {
+        self.inner.chain(chain, after, limit)
+    }
+
+    fn chain_head(&self, chain: Chain) -> StoreFuture<'_, Head> {
+        self.inner.chain_head(chain)
+    }
+
+    fn chain_day(&self, chain: Chain, day: Day) -> StoreFuture<'_, Option<ChainDay>> {
+        self.inner.chain_day(chain, day)
+    }
+
+    fn note(&self, note: Note) -> StoreFuture<'_, Noted> {
+        self.inner.note(note)
+    }
+
+    fn repair(&self, repair: Repair) -> StoreFuture<'_, Repaired> {
+        self.inner.repair(repair)
+    }
+
+    fn purge(&self, purge: Purge) -> StoreFuture<'_, Purged> {
+        self.inner.purge(purge)
+    }
+
+    fn scrub(&self) -> StoreFuture<'_, Scrub> {
+        self.inner.scrub()
     }
 
     fn expire(&self, now_ms: u64, limit: usize) -> StoreFuture<'_, usize> {

@@ -19,11 +19,13 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::redb_kv::RedbKv;
 use super::{Batch, Kv, KvError, View};
+use crate::Scrub;
 
 mod disk;
 mod frame;
 mod keeper;
 mod replay;
+mod scrub;
 mod table;
 mod view;
 
@@ -139,6 +141,10 @@ impl Kv for LogKv {
 
     fn commit(&self, batch: &Batch) -> Result<(), KvError> {
         self.core.commit(batch)
+    }
+
+    fn scrub(&self) -> Result<Scrub, KvError> {
+        self.core.scrub()
     }
 }
 

@@ -1,12 +1,16 @@
 //! redb 4: a copy-on-write B-tree in one file.
 
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, RwLock};
 use redb::{
     Database, DatabaseError, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition,
 };
 
 use super::{Batch, Kv, KvError, Pair, View, Visit};
+use crate::Scrub;
 
 /// One table for all families of records, so that a commit touches one tree.
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("weir");
@@ -14,14 +18,23 @@ const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("weir
 /// Rows of live runs, accounts and the right edges of the families fit many times over.
 const CACHE_BYTES: usize = 64 << 20;
 
+/// Copied in one commit when the file is written anew.
+const RENEW_BYTES: usize = 16 << 20;
+
 pub(crate) struct RedbKv {
-    database: Database,
+    /// Replaced when the file is written anew; reads that have begun keep the old one.
+    database: RwLock<Arc<Database>>,
+    /// Held through a commit, and while the file is written anew.
+    writing: Mutex<()>,
+    /// Where the file is; `None` in tests that are in control of the medium.
+    path: Option<PathBuf>,
 }
 
 impl RedbKv {
     fn open(path: &Path) -> Result<Self, KvError> {
         let mut builder = Database::builder();
-        Self::made(builder.set_cache_size(CACHE_BYTES).create(path))
+        let made = builder.set_cache_size(CACHE_BYTES).create(path);
+        Self::made(made, Some(path.to_owned()))
     }
 
     /// Opens the file, or makes it with what `fill` commits. It has its name only once it is whole: redb does not know a file again whose
@@ -31,14 +44,10 @@ impl RedbKv {
         fill: impl FnOnce(&Self) -> Result<(), KvError>,
     ) -> Result<Self, KvError> {
         let io = |error: std::io::Error| KvError::from_io(&error);
+        // A file that a crash left half filled never had its name.
+        let unnamed = path.with_extension("new");
+        remove_if_there(&unnamed)?;
         if !path.try_exists().map_err(io)? {
-            let unnamed = path.with_extension("new");
-            match std::fs::remove_file(&unnamed) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(io(error));
-                }
-                _ => {}
-            }
             fill(&Self::open(&unnamed)?)?;
             let made = std::fs::File::open(&unnamed).and_then(|file| file.sync_all());
             made.map_err(io)?;
@@ -50,15 +59,22 @@ impl RedbKv {
     /// On a medium that tests are in control of.
     #[cfg(test)]
     pub(crate) fn on(backend: impl redb::StorageBackend) -> Result<Self, KvError> {
-        Self::made(Database::builder().create_with_backend(backend))
+        Self::made(Database::builder().create_with_backend(backend), None)
     }
 
-    fn made(database: Result<Database, DatabaseError>) -> Result<Self, KvError> {
+    fn made(
+        database: Result<Database, DatabaseError>,
+        path: Option<PathBuf>,
+    ) -> Result<Self, KvError> {
         let database = database.map_err(|error| match error {
             DatabaseError::Storage(error) => storage(&error),
             other => KvError::Io(other.to_string()),
         })?;
-        let kv = Self { database };
+        let kv = Self {
+            database: RwLock::new(Arc::new(database)),
+            writing: Mutex::new(()),
+            path,
+        };
         // The table exists from here on, so that a view need not ask.
         kv.commit(&Batch::new())?;
         Ok(kv)
@@ -72,7 +88,9 @@ impl RedbKv {
         fill: impl FnOnce(Put<'_>) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
         // The default durability syncs before commit returns.
-        let mut transaction = self.database.begin_write().map_err(any)?;
+        let _writing = self.writing.lock();
+        let database = self.database.read().clone();
+        let mut transaction = database.begin_write().map_err(any)?;
         // The allocator's state is saved with each commit, in two phases: a crash is repaired at once instead of by a walk over the file,
         // and the primary slot is valid without trusting a checksum.
         transaction.set_two_phase_commit(true);
@@ -89,14 +107,69 @@ impl RedbKv {
         }
         transaction.commit().map_err(any)
     }
+
+    /// All pairs in a new file, durable but for its name.
+    fn copy_to(&self, path: &Path) -> Result<Self, KvError> {
+        let new = Self::open(path)?;
+        let view = self.view()?;
+        let mut next = Some(vec![]);
+        while let Some(from) = next.take() {
+            let mut part = Batch::new();
+            let mut bytes = 0;
+            view.scan(&from, &[u8::MAX], &mut |key, value| {
+                if bytes >= RENEW_BYTES {
+                    next = Some(key.to_vec());
+                    return ControlFlow::Break(());
+                }
+                bytes += key.len() + value.len();
+                part.insert(key.to_vec(), Some(value.to_vec()));
+                ControlFlow::Continue(())
+            })?;
+            new.commit(&part)?;
+        }
+        drop(view);
+        let synced = std::fs::File::open(path).and_then(|file| file.sync_all());
+        synced.map_err(|error| KvError::from_io(&error))?;
+        Ok(new)
+    }
+
+    /// Writes everything that is there to a new file and puts it in the place of the old one: redb leaves what was removed in pages that it
+    /// has not used again yet. `false`: the medium is a test's.
+    pub(crate) fn renew(&self) -> Result<bool, KvError> {
+        let Some(path) = &self.path else {
+            return Ok(false);
+        };
+        let _writing = self.writing.lock();
+        let io = |error: std::io::Error| KvError::from_io(&error);
+        let unnamed = path.with_extension("new");
+        remove_if_there(&unnamed)?;
+        let copied = self.copy_to(&unnamed);
+        if copied.is_err() {
+            // What is half filled would hold the space that is missing.
+            let _ = std::fs::remove_file(&unnamed);
+        }
+        let new = copied?;
+        std::fs::rename(&unnamed, path).map_err(io)?;
+        // From here on the old file has no name: nothing may go to it any more, whatever else fails.
+        *self.database.write() = new.database.into_inner();
+        if let Some(folder) = path.parent() {
+            let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(io)?;
+        }
+        Ok(true)
+    }
 }
 
 /// Takes a key and its new value; `None` removes.
 pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), KvError>;
 
 impl Kv for RedbKv {
+    fn scrub(&self) -> Result<Scrub, KvError> {
+        self.renew().map(|_| Scrub::Done)
+    }
+
     fn view(&self) -> Result<Box<dyn View + '_>, KvError> {
-        let transaction = self.database.begin_read().map_err(any)?;
+        let transaction = self.database.read().begin_read().map_err(any)?;
         let table = transaction.open_table(TABLE).map_err(any)?;
         Ok(Box::new(RedbView { table }))
     }
@@ -107,6 +180,13 @@ impl Kv for RedbKv {
                 .iter()
                 .try_for_each(|(key, value)| put(key, value.as_deref()))
         })
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<(), KvError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(KvError::from_io(&error)),
+        _ => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::Path;
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::{Batch, Kv, KvError, Pair, View, Visit};
+use crate::Scrub;
 
 /// As for redb.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -47,6 +48,12 @@ impl SledKv {
 }
 
 impl Kv for SledKv {
+    fn scrub(&self) -> Result<Scrub, KvError> {
+        Ok(Scrub::Later(
+            "sled keeps old bytes in its log until it writes over them, and has no call that makes it".into(),
+        ))
+    }
+
     fn view(&self) -> Result<Box<dyn View + '_>, KvError> {
         Ok(Box::new(SledView {
             database: &self.database,

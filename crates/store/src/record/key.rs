@@ -14,8 +14,12 @@
 //! | `d` | space, owner, name | an object: its version and its bytes |
 //! | `g` | run id | which gateway has a live run; only where several share the store |
 //! | `q` | run id | a live run is meant to end; only where several share the store |
+//! | `c` | chain, number | a link of a hash chain, never changed |
+//! | `h` | chain | the chain's head |
+//! | `y` | chain, day | the first number of a day and the hash before it |
 //! | `x` | due at, run id | what retention drops next: events, then the row |
 
+use weir_ledger::{Chain, Day};
 use weir_run::{RunId, Sequence};
 
 /// Bytes that sort as the table says.
@@ -30,6 +34,8 @@ pub(crate) const MAX_REQUEST_KEY_BYTES: usize = 1024;
 pub const OPEN: u8 = b'o';
 /// The family of accounts.
 pub const ACCOUNT: u8 = b'a';
+/// The family of chains' heads.
+pub const HEAD: u8 = b'h';
 /// The family of events.
 pub const CHUNK: u8 = b'e';
 /// The family of owners of live runs.
@@ -186,6 +192,50 @@ pub fn tenant(key: &[u8]) -> Option<&str> {
 pub(crate) fn first_sequence(key: &[u8]) -> Option<Sequence> {
     key.last_chunk::<8>()
         .map(|first| Sequence(u64::from_be_bytes(*first)))
+}
+
+/// A link; with number 0, before all of them.
+pub(crate) fn link(chain: &Chain, number: u64) -> Key {
+    let mut key = of_tenant(b'c', &chain.name());
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+pub(crate) fn links_end(chain: &Chain) -> Key {
+    prefix(of_tenant(b'c', &chain.name())).1
+}
+
+/// The number that ends the key of a link.
+pub(crate) fn link_number(key: &[u8]) -> Option<u64> {
+    key.last_chunk::<8>()
+        .map(|number| u64::from_be_bytes(*number))
+}
+
+pub(crate) fn head(chain: &Chain) -> Key {
+    of_tenant(HEAD, &chain.name())
+}
+
+pub(crate) fn chain_day(chain: &Chain, day: Day) -> Key {
+    let mut key = of_tenant(b'y', &chain.name());
+    key.extend_from_slice(&day.0.to_be_bytes());
+    key
+}
+
+/// The days after one.
+pub(crate) fn chain_days_after(chain: &Chain, day: Day) -> (Key, Key) {
+    let from = chain_day(chain, Day(day.0.saturating_add(1)));
+    (from, prefix(of_tenant(b'y', &chain.name())).1)
+}
+
+/// A tenant's runs, after one of them.
+pub(crate) fn runs_after(tenant: &str, after: Option<RunId>) -> (Key, Key) {
+    let (first, end) = prefix(of_tenant(b'r', tenant));
+    let next = after.map(|id| {
+        let mut key = run(tenant, id);
+        key.push(0);
+        key
+    });
+    (next.unwrap_or(first), end)
 }
 
 fn of_run(letter: u8, run: RunId) -> Key {

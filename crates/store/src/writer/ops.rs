@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use weir_budget::{Consumed, Reservation, SettleError};
+use weir_ledger::{Chain, UsageRecord};
 use weir_run::{Decision, Epoch, Extension, NotExtended, Run, RunId, Terminal};
 
 use super::state::{Group, Live, ReadError, at, missing};
@@ -189,12 +190,18 @@ impl Group<'_> {
             .live
             .remove(&id)
             .ok_or_else(|| missing("the live run", id))?;
+        let settled_at_ms = run.finished_at_ms.unwrap_or(reservation.accepted_at_ms);
+        let record = UsageRecord::of(&run).encode();
+        let chain = Chain::Ledger(run.tenant.clone());
+        let number = self.extend(&chain, settled_at_ms, record)?;
         let entry = ledger::Entry {
             model: run.model.clone(),
             version: run.model_version,
             status: terminal.status,
             usage: terminal.usage,
             periods_s: reservation.periods_s.clone(),
+            key: reservation.key.clone(),
+            link: Some(number),
         };
         let consumed = Consumed {
             tokens: entry.tokens(),

@@ -74,7 +74,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    fn drop_events(&mut self, id: RunId) -> Result<(), OpError> {
+    pub(super) fn drop_events(&mut self, id: RunId) -> Result<(), OpError> {
         self.changes.expired.insert(id);
         // An engine that several gateways share drops events by the partition.
         if self.owner.is_some() {

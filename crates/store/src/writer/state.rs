@@ -261,6 +261,27 @@ impl Group<'_> {
         }
     }
 
+    /// All pairs of a range as this group left them.
+    pub(crate) fn merged(
+        &self,
+        (from, to): (Vec<u8>, Vec<u8>),
+    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, ReadError> {
+        let changed: Vec<_> = self
+            .changes
+            .batch
+            .range(from.clone()..to.clone())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let mut all: BTreeMap<_, _> = pairs(self.view, (from, to))?.into_iter().collect();
+        for (key, value) in changed {
+            match value {
+                Some(value) => all.insert(key, value),
+                None => all.remove(&key),
+            };
+        }
+        Ok(all)
+    }
+
     /// The run, live or not, if it is this tenant's.
     pub(crate) fn run(&self, tenant: &str, id: RunId) -> Result<Option<Run>, ReadError> {
         if let Some(live) = self.state.live.get(&id) {

@@ -26,6 +26,10 @@ struct Frail {
 struct Snapshot(Map);
 
 impl Kv for Frail {
+    fn scrub(&self) -> Result<crate::Scrub, KvError> {
+        Ok(crate::Scrub::Done)
+    }
+
     fn view(&self) -> Result<Box<dyn View + '_>, KvError> {
         Ok(Box::new(Snapshot(self.durable.lock().clone())))
     }

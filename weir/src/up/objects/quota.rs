@@ -88,20 +88,17 @@ fn window_status(
 ) -> WindowStatus {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let at = |ms: u64| Time(Timestamp::from_millisecond(signed(ms)).unwrap_or_default());
-    let left = |limit: Option<u64>, used: u64, reserved: u64| {
-        limit.map(|limit| signed(limit) - signed(used) - signed(reserved))
-    };
     WindowStatus {
         period,
         start: at(window.start_ms),
-        end: at(window.start_ms + window.period_s * 1000),
+        end: at(window.end_ms()),
         limit_tokens: limit.tokens.map(signed),
         used_tokens: Some(signed(window.used_tokens)),
         reserved_tokens: Some(signed(window.reserved_tokens)),
-        available_tokens: left(limit.tokens, window.used_tokens, window.reserved_tokens),
+        available_tokens: limit.tokens.map(|limit| window.available_tokens(limit)),
         limit_micros: limit.micros.map(signed),
         used_micros: Some(signed(window.used_micros)),
         reserved_micros: Some(signed(window.reserved_micros)),
-        available_micros: left(limit.micros, window.used_micros, window.reserved_micros),
+        available_micros: limit.micros.map(|limit| window.available_micros(limit)),
     }
 }
