@@ -75,3 +75,4 @@ impl Seeded {
         self.number() % bound
     }
 }
+

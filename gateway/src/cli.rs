@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use weir_store::{Engine, Store};
+use weir_store::Store;
 use weir_telemetry::admin::Admin;
 use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 use weir_telemetry::{Metrics, Readiness, bind};
 
-use crate::{Config, Gateway, Snapshot, SnapshotFile};
+use crate::{Config, Gateway, Snapshot, SnapshotFile, open_store};
 
 /// How often the snapshot's file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -35,23 +35,19 @@ pub struct GatewayArgs {
         default_value = ".weir"
     )]
     pub data: PathBuf,
-    /// Engine of the store: log, redb or sled.
-    #[arg(long, value_name = "ENGINE", env = "WEIR_STORE", default_value_t = Engine::default().as_str().to_owned())]
-    pub store: String,
+    /// The store: an engine in the folder (log, redb or sled), or postgres://USER:PASSWORD@HOST:PORT/DATABASE for any number of gateways.
+    /// Without it the engine that made the folder, else log.
+    #[arg(long, value_name = "STORE", env = "WEIR_STORE", hide_env_values = true)]
+    pub store: Option<String>,
     /// Where to serve clients.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub admin: SocketAddr,
-    /// Name of this process among several that share the store.
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "WEIR_REPLICA",
-        default_value = "gateway-0"
-    )]
-    pub replica: String,
+    /// Name of this process among several that share the store; no two that live may have one. Made up where it is not given.
+    #[arg(long, value_name = "NAME", env = "WEIR_REPLICA")]
+    pub replica: Option<String>,
     /// Seconds from the first signal to the end, for streams to finish.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_s: u64,
@@ -109,9 +105,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         drain_s,
         log_format: _,
     } = args;
-    let engine: Engine = store.parse()?;
-    let folder = data.join("store");
-    let store = tokio::task::spawn_blocking(move || weir_store::open(&folder, engine)).await??;
+    let store = open_store(store.as_deref(), data.join("store"), replica.clone()).await?;
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     readiness.set_not_ready("snapshot", "no snapshot was read yet");
     let (admin_listener, _) = bind(admin, "--admin").await?;
@@ -123,8 +117,9 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     }
     .serve(admin_listener, CancellationToken::new());
     let admin = tokio::spawn(admin);
+    let usual = Config::default();
     let config = Config {
-        replica,
+        replica: replica.unwrap_or(usual.replica),
         ..Config::default()
     };
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;

@@ -37,6 +37,10 @@ pub struct Config {
     pub reattach_within: Duration,
     /// How long runs found at start wait for the worker that holds them.
     pub adopt_within: Duration,
+    /// Silence of another gateway of the same store after which its runs are taken over.
+    pub dead_after: Duration,
+    /// Runs of a dead gateway, or of this one's last life, that are queued again or ended per second: an outage is not followed by a burst.
+    pub recover_per_second: u32,
     /// Silence of a worker (it answers pings) after which its session is given up.
     pub worker_silence: Duration,
 }
@@ -60,6 +64,8 @@ impl Default for Config {
             row_window: 256,
             reattach_within: Duration::from_secs(2),
             adopt_within: Duration::from_secs(5),
+            dead_after: Duration::from_secs(5),
+            recover_per_second: 500,
             worker_silence: Duration::from_secs(10),
         }
     }

@@ -31,6 +31,8 @@ pub(crate) struct Core {
     pub(crate) queues: Queues,
     pub(crate) links: Links,
     pub(crate) orphans: Orphans,
+    /// Boots of dead gateways whose runs are being taken over.
+    pub(crate) adopting: parking_lot::Mutex<std::collections::HashSet<String>>,
     pub(crate) timers: Timers,
     pub(crate) tokenizers: TokenizerPool,
     pub(crate) draining: AtomicBool,
@@ -45,6 +47,11 @@ pub(crate) struct Core {
 pub(crate) const CANCELLED: Intent = Intent {
     status: RunStatus::Cancelled,
     reason: "cancelled by its owner",
+};
+/// The gateway that served the client is gone, and the client with it.
+pub(crate) const LEFT: Intent = Intent {
+    status: RunStatus::Cancelled,
+    reason: "its client was cut off when its gateway ended",
 };
 const DEADLINE: Intent = Intent {
     status: RunStatus::Expired,
@@ -119,10 +126,7 @@ impl Core {
             match core.store.take_over(job.writer.id()).await {
                 Ok(Some(epoch)) => {
                     job.writer.epoch = epoch;
-                    let digest = job.digest().to_owned();
-                    let pool = job.pool.clone();
-                    core.queues.push_front(&pool, Box::new(job));
-                    core.pump(&digest);
+                    core.queue_first(job);
                 }
                 Ok(None) => core.abandon(&job.writer.live),
                 Err(error) => {
@@ -131,6 +135,14 @@ impl Core {
                 }
             }
         });
+    }
+
+    /// Queues a run before all others.
+    pub(crate) fn queue_first(self: &Arc<Self>, job: Job) {
+        let digest = job.digest().to_owned();
+        let pool = job.pool.clone();
+        self.queues.push_front(&pool, Box::new(job));
+        self.pump(&digest);
     }
 
     /// Ends a run that is on no worker.

@@ -77,6 +77,7 @@ impl Gateway {
             queues: Queues::default(),
             links: Links::default(),
             orphans: Orphans::default(),
+            adopting: parking_lot::Mutex::default(),
             timers: Timers::default(),
             draining: false.into(),
             quieter: tokio::sync::Notify::new(),
@@ -94,6 +95,8 @@ impl Gateway {
         let core = &gateway.0;
         core.spawn(Arc::clone(core).keep_time());
         core.spawn(Arc::clone(core).settle_orphans());
+        core.spawn(Arc::clone(core).keep_company());
+        core.spawn(Arc::clone(core).sweep());
         core.spawn(expire(Arc::clone(core)));
         Ok(gateway)
     }

@@ -25,7 +25,9 @@ mod metrics;
 mod native;
 mod openai;
 mod recover;
+mod replicas;
 mod snapshot;
+mod stores;
 mod text;
 mod timers;
 mod worker_metrics;
@@ -37,4 +39,5 @@ pub use snapshot::{
     ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
+pub use stores::open_store;
 pub use text::{Message, PromptText, TextError};

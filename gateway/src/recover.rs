@@ -12,12 +12,15 @@ use weir_run::{RunId, RunStatus, WorkOrder};
 use weir_store::{OpenRun, StoreError};
 
 use crate::clock::now_ms;
-use crate::core::{CANCELLED, Core};
+use crate::core::{CANCELLED, Core, LEFT};
 use crate::link::{Ending, Job, Writer};
 use crate::links::Links;
 
 /// How long runs found at start wait for the first snapshot that names workers.
 const WORKERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Runs after which recovery pauses.
+const PAUSE_AFTER: usize = 32;
 
 /// Live runs of the store that no link has yet.
 #[derive(Default)]
@@ -51,54 +54,96 @@ pub(crate) fn submit_of(run: RunId, epoch: u64, work: WorkOrder) -> Submit {
 impl Core {
     /// Makes the store's live runs known again. They wait for the workers that may hold them.
     pub(crate) async fn find_orphans(self: &Arc<Self>) -> Result<usize, StoreError> {
+        // Where there are other gateways, live runs may be theirs: those of this one's last life are taken over as any dead one's.
+        if self.store.replicas().is_some() {
+            return Ok(0);
+        }
         let open = self.store.open_runs().await?;
         let count = open.len();
-        for OpenRun { run, work } in open {
-            let live = self.hub.open(run.id, run.last_sequence.0);
-            if run.status == RunStatus::Cancelling {
-                live.control.lock().intent = Some(CANCELLED);
-            }
-            let waited = now_ms().saturating_sub(run.created_at_ms);
-            let max_wait = work.max_queue_ms.unwrap_or(u64::MAX / 2);
-            let adopt = self.config.adopt_within.as_millis() as u64;
-            self.set_times(
-                &live,
-                run.deadline_ms,
-                max_wait.saturating_sub(waited).clamp(adopt * 2, 86_400_000),
-            );
-            let job = Job {
-                writer: Writer::new(live, &run),
-                submit: submit_of(run.id, run.epoch.0, work),
-                pool: run.pool,
-                attempts: 0,
-            };
-            self.orphans.0.lock().insert(run.id, job);
+        for open in open {
+            let id = open.run.id;
+            let job = self.revive(open);
+            self.orphans.0.lock().insert(id, job);
         }
         Ok(count)
     }
 
+    /// Makes a live run of the store known here.
+    pub(crate) fn revive(&self, OpenRun { run, work }: OpenRun) -> Job {
+        let live = self.hub.open(run.id, run.last_sequence.0);
+        if run.status == RunStatus::Cancelling {
+            live.control.lock().intent = Some(CANCELLED);
+        } else if work.attended {
+            // Whoever waited for it was connected to the gateway that is gone, and nobody else can know of it.
+            live.control.lock().intent = Some(LEFT);
+        }
+        let waited = now_ms().saturating_sub(run.created_at_ms);
+        let max_wait = work.max_queue_ms.unwrap_or(u64::MAX / 2);
+        let adopt = self.config.adopt_within.as_millis() as u64;
+        self.set_times(
+            &live,
+            run.deadline_ms,
+            max_wait.saturating_sub(waited).clamp(adopt * 2, 86_400_000),
+        );
+        Job {
+            writer: Writer::new(live, &run),
+            submit: submit_of(run.id, run.epoch.0, work),
+            pool: run.pool,
+            attempts: 0,
+        }
+    }
+
     /// Waits until every worker had its say, or long enough, then decides on the runs nobody holds: what never started is queued
-    /// again, what started ends as interrupted.
+    /// again, what started ends as interrupted; a limited number of them per second.
     pub(crate) async fn settle_orphans(self: Arc<Self>) {
+        self.wait_for_workers().await;
+        let orphans = self.orphans.take_all();
+        let mut settled = 0;
+        for mut job in orphans {
+            settled += 1;
+            if settled % PAUSE_AFTER == 0 {
+                self.recovery_pause(PAUSE_AFTER).await;
+            }
+            match self.store.take_over(job.writer.id()).await {
+                Ok(Some(epoch)) => {
+                    job.writer.epoch = epoch;
+                    self.settle(job, "the gateway restarted and no worker holds the run");
+                }
+                Ok(None) => self.abandon(&job.writer.live),
+                Err(error) => {
+                    tracing::error!(run = %job.writer.id(), %error, "cannot take the run over");
+                    self.abandon(&job.writer.live);
+                }
+            }
+        }
+    }
+
+    /// Waits until there are workers and every one had its say, or long enough.
+    pub(crate) async fn wait_for_workers(&self) {
         // Whoever starts a gateway may take a while to say which workers there are.
         let asked = Instant::now() + WORKERS_WITHIN;
         self.wait_until(asked, |links| !links.is_empty()).await;
         let until = Instant::now() + self.config.adopt_within;
         self.wait_until(until, Links::all_welcomed).await;
-        for job in self.orphans.take_all() {
-            let intent = job.writer.live.control.lock().intent.clone();
-            if let Some(intent) = intent {
-                self.end_unsent(job, Ending::of(&intent));
-            } else if job.writer.started {
-                let ending = Ending::new(
-                    RunStatus::Interrupted,
-                    "the gateway restarted and no worker holds the run",
-                );
-                self.take_over_and_end(job, ending);
-            } else {
-                self.requeue(job);
-            }
+    }
+
+    /// Decides on a run that no worker holds and whose writer this gateway is.
+    pub(crate) fn settle(self: &Arc<Self>, job: Job, why: &'static str) {
+        let intent = job.writer.live.control.lock().intent.clone();
+        if let Some(intent) = intent {
+            self.end_unsent(job, Ending::of(&intent));
+        } else if job.writer.started {
+            self.end_unsent(job, Ending::new(RunStatus::Interrupted, why));
+        } else {
+            self.queue_first(job);
         }
+    }
+
+    /// Holds recovery back to its rate after this many runs.
+    pub(crate) async fn recovery_pause(&self, runs: usize) {
+        let rate = self.config.recover_per_second.max(1);
+        let share = f64::from(u32::try_from(runs).unwrap_or(u32::MAX)) / f64::from(rate);
+        tokio::time::sleep(Duration::from_secs_f64(share)).await;
     }
 
     async fn wait_until(&self, until: Instant, holds: impl Fn(&Links) -> bool) {
@@ -110,18 +155,5 @@ impl Core {
                 return;
             }
         }
-    }
-
-    fn take_over_and_end(self: &Arc<Self>, mut job: Job, ending: Ending) {
-        let core = Arc::clone(self);
-        self.tasks.spawn(async move {
-            match core.store.take_over(job.writer.id()).await {
-                Ok(Some(epoch)) => {
-                    job.writer.epoch = epoch;
-                    core.end_unsent(job, ending);
-                }
-                _ => core.abandon(&job.writer.live),
-            }
-        });
     }
 }

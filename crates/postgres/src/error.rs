@@ -38,9 +38,10 @@ pub(crate) fn failed(error: &Error) -> Failed {
     let Error::Database(database) = error else {
         return match error {
             // Nothing was sent.
-            Error::PoolTimedOut | Error::PoolClosed | Error::Configuration(_) | Error::Encode(_) => {
-                Failed::Undone(Cause::Away(text))
-            }
+            Error::PoolTimedOut
+            | Error::PoolClosed
+            | Error::Configuration(_)
+            | Error::Encode(_) => Failed::Undone(Cause::Away(text)),
             _ => Failed::Unknown(text),
         };
     };

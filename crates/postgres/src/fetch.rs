@@ -75,7 +75,13 @@ pub(crate) async fn fetch(
     let bytes = |run: RunId| run.to_bytes().to_vec();
     let rows = sqlx::query(READ)
         .bind(wants.records.iter().cloned().collect::<Vec<_>>())
-        .bind(wants.lasts.iter().map(|run| bytes(*run)).collect::<Vec<_>>())
+        .bind(
+            wants
+                .lasts
+                .iter()
+                .map(|run| bytes(*run))
+                .collect::<Vec<_>>(),
+        )
         .bind(tables.iter().map(|t| t.0.clone()).collect::<Vec<_>>())
         .bind(tables.iter().map(|t| t.1.clone()).collect::<Vec<_>>())
         .bind(tables.iter().map(|t| t.2).collect::<Vec<_>>())

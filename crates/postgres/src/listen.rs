@@ -59,7 +59,10 @@ mod tests {
         let run = RunId::new(7, 9);
         let hex = format!("{:032x}", u128::from_be_bytes(run.to_bytes()));
         assert_eq!(parse(&format!("grown {hex}")), Some(Change::Grown(run)));
-        assert_eq!(parse(&format!("cancelled {hex}")), Some(Change::Cancelled(run)));
+        assert_eq!(
+            parse(&format!("cancelled {hex}")),
+            Some(Change::Cancelled(run))
+        );
         for other in ["", "grown", "grown xyz", &format!("moved {hex}")] {
             assert_eq!(parse(other), None, "{other:?}");
         }

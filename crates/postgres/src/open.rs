@@ -61,7 +61,9 @@ impl Server {
             .bind(&self.boot)
             .execute(&self.pool);
         // The others find out in any case.
-        tokio::time::timeout(Duration::from_secs(2), leaving).await.ok();
+        tokio::time::timeout(Duration::from_secs(2), leaving)
+            .await
+            .ok();
     }
 }
 
@@ -82,7 +84,10 @@ pub async fn open(options: Options) -> Result<Arc<Postgres>, StoreError> {
         connect.get_database().unwrap_or_default()
     );
     connect = connect
-        .application_name(&format!("weir {}", options.name.as_deref().unwrap_or("gateway")))
+        .application_name(&format!(
+            "weir {}",
+            options.name.as_deref().unwrap_or("gateway")
+        ))
         // A statement that takes longer waits for something that will not come. A transaction never waits for us.
         .options([
             ("statement_timeout", "15s"),
@@ -96,14 +101,18 @@ pub async fn open(options: Options) -> Result<Arc<Postgres>, StoreError> {
         cause: crate::error::chain(&error),
     };
     let mut first = connect.connect().await.map_err(unreachable)?;
-    migrate(&mut first).await.map_err(|error| StoreError::Read {
-        path: path.clone(),
-        cause: crate::error::chain(&error),
-    })?;
+    migrate(&mut first)
+        .await
+        .map_err(|error| StoreError::Read {
+            path: path.clone(),
+            cause: crate::error::chain(&error),
+        })?;
     let (identity, boot, name) = register(&mut first, options.name)
         .await
         .map_err(unreachable)?;
-    warn_of_settings(&mut first, &path).await.map_err(unreachable)?;
+    warn_of_settings(&mut first, &path)
+        .await
+        .map_err(unreachable)?;
     drop(first);
     let pool = PgPoolOptions::new()
         .max_connections(READERS)
@@ -158,12 +167,24 @@ async fn warn_of_settings(
         .await?;
     for (place, name, risk) in [
         (0, "fsync", "a crash of the machine may lose everything"),
-        (1, "synchronous_commit", "a crash of the server may lose the last moments that were acknowledged"),
-        (2, "full_page_writes", "a crash of the machine may damage the store"),
+        (
+            1,
+            "synchronous_commit",
+            "a crash of the server may lose the last moments that were acknowledged",
+        ),
+        (
+            2,
+            "full_page_writes",
+            "a crash of the machine may damage the store",
+        ),
     ] {
         let value: String = row.try_get(place)?;
         if value == "off" {
-            tracing::warn!(store = path, setting = name, "the server has a setting off: {risk}");
+            tracing::warn!(
+                store = path,
+                setting = name,
+                "the server has a setting off: {risk}"
+            );
         }
     }
     Ok(())

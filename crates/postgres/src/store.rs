@@ -376,7 +376,9 @@ impl Replicas for Postgres {
             let query = sqlx::query(
                 "SELECT r.key FROM weir.record r WHERE r.key >= $1 AND r.key < $2 ORDER BY r.key LIMIT $3",
             );
-            let cancelling = self.runs(query.bind(from).bind(to).bind(CANCELLING)).await?;
+            let cancelling = self
+                .runs(query.bind(from).bind(to).bind(CANCELLING))
+                .await?;
             Ok(Beat { peers, cancelling })
         })
     }
@@ -386,7 +388,10 @@ impl Replicas for Postgres {
         const RUNS: &str = "
             SELECT r.key FROM weir.record r WHERE r.key >= $1 AND r.key < $2
               AND substring(r.value FROM 1 FOR length(r.value) - 4) = $3 ORDER BY r.key LIMIT $4";
-        let (boot, limit) = (boot.as_bytes().to_vec(), i64::try_from(limit).unwrap_or(i64::MAX));
+        let (boot, limit) = (
+            boot.as_bytes().to_vec(),
+            i64::try_from(limit).unwrap_or(i64::MAX),
+        );
         Box::pin(async move {
             let (from, to) = key::family(key::BELONGS);
             let query = sqlx::query(RUNS).bind(from).bind(to).bind(boot).bind(limit);
@@ -397,6 +402,18 @@ impl Replicas for Postgres {
     fn adopt(&self, run: RunId, from: &str) -> StoreFuture<'_, Option<OpenRun>> {
         let from = from.to_owned();
         self.write(Adopt { run, from })
+    }
+
+    fn elsewhere(&self, runs: Vec<RunId>) -> StoreFuture<'_, Vec<RunId>> {
+        const ELSEWHERE: &str = "
+            SELECT r.key FROM weir.record r WHERE r.key = ANY ($1) AND substring(r.value FROM 1 FOR length(r.value) - 4) <> $2";
+        Box::pin(async move {
+            let keys: Vec<Vec<u8>> = runs.iter().map(|run| key::belongs(*run)).collect();
+            let query = sqlx::query(ELSEWHERE)
+                .bind(keys)
+                .bind(self.server.boot.as_bytes());
+            self.runs(query).await
+        })
     }
 
     fn forget(&self, boot: &str) -> StoreFuture<'_, ()> {

@@ -36,7 +36,9 @@ pub(crate) async fn make_partitions(
 
 /// Drops the oldest partition if the retention of everything in it is over; its name.
 pub(crate) async fn drop_partition(pool: &PgPool) -> Result<Option<String>, sqlx::Error> {
-    let row = sqlx::query("SELECT weir.drop_partition()").fetch_one(pool).await?;
+    let row = sqlx::query("SELECT weir.drop_partition()")
+        .fetch_one(pool)
+        .await?;
     row.try_get(0)
 }
 
@@ -60,7 +62,10 @@ async fn look_after(server: &Server) -> Result<(), sqlx::Error> {
     make_partitions(&mut ahead, &runs).await?;
     drop(ahead);
     while let Some(name) = drop_partition(&server.pool).await? {
-        tracing::info!(name, "dropped a partition of events whose retention is over");
+        tracing::info!(
+            name,
+            "dropped a partition of events whose retention is over"
+        );
     }
     sqlx::query("DELETE FROM weir.follow WHERE until < clock_timestamp()")
         .execute(&server.pool)

@@ -269,7 +269,11 @@ impl Writer {
 
     fn refusal(&mut self, cause: Cause) -> StoreError {
         if let Cause::Away(cause) = &cause {
-            tracing::error!(cause, store = self.server.path, "the store cannot be reached");
+            tracing::error!(
+                cause,
+                store = self.server.path,
+                "the store cannot be reached"
+            );
         }
         store_error(&self.server.path, cause)
     }

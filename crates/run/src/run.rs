@@ -203,4 +203,7 @@ pub struct WorkOrder {
     pub priority: u8,
     /// Longest wait in the queue the client accepts, from acceptance.
     pub max_queue_ms: Option<u64>,
+    /// Only the client that is connected can learn of it: it ends when that one leaves.
+    #[serde(default)]
+    pub attended: bool,
 }

@@ -42,11 +42,14 @@ pub trait Replicas: Send + Sync {
     /// Says that this gateway lives, and asks who else does.
     fn beat(&self) -> StoreFuture<'_, Beat>;
 
-    /// Live runs that belong to a gateway, oldest first, at most `limit`, those in `except` left out.
+    /// Live runs that belong to a gateway, oldest first, at most `limit`.
     fn runs_of(&self, boot: &str, limit: usize) -> StoreFuture<'_, Vec<RunId>>;
 
     /// Takes a run over from a gateway: raises its epoch and makes it this gateway's. `None`: that gateway does not have it any more.
     fn adopt(&self, run: RunId, from: &str) -> StoreFuture<'_, Option<OpenRun>>;
+
+    /// Those of these runs that are live and belong to other gateways.
+    fn elsewhere(&self, runs: Vec<RunId>) -> StoreFuture<'_, Vec<RunId>>;
 
     /// Forgets a gateway that has no runs left and is gone.
     fn forget(&self, boot: &str) -> StoreFuture<'_, ()>;

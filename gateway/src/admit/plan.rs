@@ -185,6 +185,7 @@ impl Plan {
             submit: submit.encode_to_vec(),
             priority,
             max_queue_ms: request.max_queue_ms,
+            attended: request.attended,
         }
     }
 }

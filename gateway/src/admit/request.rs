@@ -34,6 +34,8 @@ pub(crate) struct RunRequest {
     pub(crate) metadata: BTreeMap<String, String>,
     /// What is kept beside the run's events for as long as they are.
     pub(crate) attachment: Option<bytes::Bytes>,
+    /// Nobody but the client that is connected can learn of the run: it ends when that one leaves.
+    pub(crate) attended: bool,
 }
 
 /// What the output must look like.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_run::{RunId, RunStatus};
 
@@ -14,6 +15,8 @@ use crate::link::LinkHandle;
 
 /// All live runs of this gateway.
 pub(crate) struct Hub {
+    /// Subscribers of runs that another gateway writes, by run.
+    followers: Mutex<HashMap<RunId, Vec<Arc<Notify>>>>,
     shards: [Mutex<HashMap<RunId, Arc<LiveRun>>>; 16],
     tail_events: usize,
 }
@@ -63,8 +66,37 @@ pub(crate) struct Intent {
 impl Hub {
     pub(crate) fn new(tail_events: usize) -> Self {
         Self {
+            followers: Mutex::default(),
             shards: std::array::from_fn(|_| Mutex::default()),
             tail_events,
+        }
+    }
+
+    /// Wakes a subscriber whenever a run that another gateway writes is said to have grown.
+    pub(crate) fn follow(&self, run: RunId, subscriber: &Arc<Notify>) {
+        let mut all = self.followers.lock();
+        all.entry(run).or_default().push(Arc::clone(subscriber));
+    }
+
+    pub(crate) fn unfollow(&self, run: RunId, subscriber: &Arc<Notify>) {
+        let mut all = self.followers.lock();
+        if let Some(followers) = all.get_mut(&run) {
+            followers.retain(|other| !Arc::ptr_eq(other, subscriber));
+            if followers.is_empty() {
+                all.remove(&run);
+            }
+        }
+    }
+
+    /// Runs that another gateway writes and somebody here follows.
+    pub(crate) fn followed(&self) -> Vec<RunId> {
+        self.followers.lock().keys().copied().collect()
+    }
+
+    /// A run that another gateway writes has new events.
+    pub(crate) fn grown(&self, run: RunId) {
+        for follower in self.followers.lock().get(&run).into_iter().flatten() {
+            follower.notify_one();
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::Sleep;
+use tokio::sync::Notify;
 use weir_run::{RunId, Sequence};
 use weir_store::{EventRecord, Store, StoreError};
 
@@ -17,9 +17,12 @@ use super::{Frame, Hub, LiveRun};
 const TAKE: usize = 16;
 /// Events read from the store at once.
 const PAGE: usize = 64;
-/// How often the store is asked about a run that lives in another process.
-const ELSEWHERE: Duration = Duration::from_millis(100);
+/// How soon the store is asked again about a run that lives in another process; longer each time it has nothing new. A hint comes
+/// before, if one comes.
+const ELSEWHERE: Duration = Duration::from_millis(50);
+const LONGEST_ELSEWHERE: Duration = Duration::from_millis(800);
 
+type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Reading = Pin<Box<dyn Future<Output = Result<Vec<EventRecord>, StoreError>> + Send>>;
 
 /// Events of one run after a cursor; ends after the terminal event.
@@ -31,7 +34,10 @@ pub(crate) struct EventSource {
     live: Option<(Arc<LiveRun>, u64)>,
     ready: VecDeque<Frame>,
     reading: Option<Reading>,
-    pause: Option<Pin<Box<Sleep>>>,
+    pause: Option<Pause>,
+    /// Set while the run lives in another process.
+    followed: Option<Arc<Notify>>,
+    patience: Duration,
     done: bool,
 }
 
@@ -46,6 +52,8 @@ impl EventSource {
             ready: VecDeque::new(),
             reading: None,
             pause: None,
+            followed: None,
+            patience: ELSEWHERE,
             done: false,
         };
         source.join();
@@ -89,7 +97,10 @@ impl EventSource {
                         return Poll::Ready(Some(Err(error)));
                     }
                     Ok(records) if records.is_empty() => self.nothing_stored(),
-                    Ok(records) => self.ready.extend(records.iter().map(Frame::from_record)),
+                    Ok(records) => {
+                        self.patience = ELSEWHERE;
+                        self.ready.extend(records.iter().map(Frame::from_record));
+                    }
                 }
                 continue;
             }
@@ -121,8 +132,26 @@ impl EventSource {
             return;
         }
         self.join();
-        if self.live.is_none() {
-            self.pause = Some(Box::pin(tokio::time::sleep(ELSEWHERE)));
+        if self.live.is_some() {
+            return self.unfollow();
+        }
+        let hub = &self.hub;
+        let grown = Arc::clone(self.followed.get_or_insert_with(|| {
+            let grown = Arc::new(Notify::new());
+            hub.follow(self.run, &grown);
+            grown
+        }));
+        let patience = self.patience;
+        self.patience = (patience * 2).min(LONGEST_ELSEWHERE);
+        self.pause = Some(Box::pin(async move {
+            // Whether there is something the store says.
+            tokio::time::timeout(patience, grown.notified()).await.ok();
+        }));
+    }
+
+    fn unfollow(&mut self) {
+        if let Some(followed) = self.followed.take() {
+            self.hub.unfollow(self.run, &followed);
         }
     }
 
@@ -133,6 +162,7 @@ impl EventSource {
 
 impl Drop for EventSource {
     fn drop(&mut self) {
+        self.unfollow();
         if let Some((live, subscriber)) = &self.live {
             live.unsubscribe(*subscriber);
         }

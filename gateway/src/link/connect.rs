@@ -10,7 +10,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
 use weir_protocol::frames::{MAX_MESSAGE_BYTES, PROTOCOL, STREAM_WINDOW_BYTES};
 use weir_protocol::worker::worker_client::WorkerClient;
-use weir_protocol::worker::{GatewayFrame, Hello, Welcome, WorkerFrame, worker_frame};
+use weir_protocol::worker::{GatewayFrame, HeldRun, Hello, Welcome, WorkerFrame, worker_frame};
 
 use crate::snapshot::WorkerAddress;
 
@@ -42,6 +42,30 @@ pub(crate) async fn connect(address: WorkerAddress, hello: Hello) -> Result<Conn
     tokio::time::timeout(PATIENCE, open(address, hello))
         .await
         .unwrap_or(Err(ConnectError::Timeout(PATIENCE)))
+}
+
+/// The runs that a worker holds for gateways of this store, asked for in a session that ends at once; tried until a moment.
+pub(crate) async fn look(
+    address: WorkerAddress,
+    hello: Hello,
+    until: tokio::time::Instant,
+) -> Vec<HeldRun> {
+    loop {
+        let mut hello = hello.clone();
+        // Later sessions have larger numbers.
+        hello.session_epoch = hello.session_epoch.max(crate::clock::now_ms());
+        match connect(address.clone(), hello).await {
+            Ok(conn) => return conn.welcome.held,
+            Err(error) if tokio::time::Instant::now() >= until => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "a worker does not say which runs it holds"
+                );
+                return Vec::new();
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
 }
 
 async fn open(address: WorkerAddress, hello: Hello) -> Result<Conn, ConnectError> {

@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use weir_protocol::worker::{EngineLimits, Submit, WorkerStatus};
+use weir_protocol::worker::{EngineLimits, HeldRun, Submit, WorkerStatus};
 use weir_run::RunId;
 
 pub(crate) use commit::{Outcome, append_durably};
-pub(crate) use session::Link;
+pub(crate) use connect::look;
+pub(crate) use session::{Link, parse_id};
 pub(crate) use writer::{Ending, Pending, Writer};
 
 use crate::snapshot::WorkerEndpoint;
@@ -43,6 +44,8 @@ impl Job {
 pub(crate) enum Command {
     /// Carry this run out.
     Submit(Box<Job>),
+    /// Go on with a run of another gateway, which this one has just taken over and the worker holds.
+    Adopt(Box<Job>, HeldRun),
     /// The run is meant to end: its live control says how.
     Cancel(RunId),
     /// The process at this endpoint is gone for certain: do not wait for it.

@@ -1,13 +1,15 @@
 //! What a welcome means for the runs of both sides: attach, adopt, give up, tell the worker to forget.
 
+use std::collections::HashSet;
+
 use futures::future::join_all;
 use tokio::time::Instant;
 use weir_protocol::worker::{Attach, Cancel, HeldRun};
 use weir_run::{Epoch, RunId};
 
-use super::Link;
 use super::session::{Held, id_bytes, parse_id};
 use super::writer::Pending;
+use super::{Job, Link};
 use crate::hub::Phase;
 
 /// Take-overs under way at once: each is a commit, and a burst must not fill the store's queue.
@@ -28,11 +30,15 @@ impl Link {
             facts.limits = welcome.limits.unwrap_or_default();
         }
         let mut attach = Vec::new();
+        let elsewhere = self.elsewhere(&welcome.held).await;
         for held in welcome.held {
             let Some(run) = parse_id(&held.run) else {
                 continue;
             };
             if !self.runs.contains_key(&run) && !self.adopt(run) {
+                if elsewhere.contains(&run) {
+                    continue;
+                }
                 // Ended without this worker, or somebody else's: it need not go on.
                 self.send(Cancel {
                     run: held.run,
@@ -54,11 +60,46 @@ impl Link {
         }
     }
 
+    /// Runs at the worker that are other gateways'. When the store does not say, all that are not this link's may be.
+    async fn elsewhere(&self, held: &[HeldRun]) -> HashSet<RunId> {
+        let Some(replicas) = self.core.store.replicas() else {
+            return HashSet::new();
+        };
+        let unknown: Vec<RunId> = held
+            .iter()
+            .filter_map(|held| parse_id(&held.run))
+            .filter(|run| !self.runs.contains_key(run))
+            .collect();
+        match replicas.elsewhere(unknown.clone()).await {
+            Ok(elsewhere) => elsewhere.into_iter().collect(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell whose runs the worker holds; they go on");
+                unknown.into_iter().collect()
+            }
+        }
+    }
+
+    /// Goes on with a run of another gateway.
+    pub(super) fn adopt_from_another(&mut self, job: Job, at_worker: &HeldRun) {
+        let (run, epoch) = (job.writer.id(), job.writer.epoch);
+        self.take_in(job);
+        self.attach_one(run, at_worker, epoch);
+        if self.conn.is_none() {
+            self.wait_for_session();
+        }
+    }
+
     /// Takes in a run that was found in the store at start.
     fn adopt(&mut self, run: RunId) -> bool {
         let Some(orphan) = self.core.orphans.take(run) else {
             return false;
         };
+        self.take_in(orphan);
+        true
+    }
+
+    fn take_in(&mut self, orphan: Job) {
+        let run = orphan.writer.id();
         self.handle
             .occupy(&orphan.writer.tenant, orphan.writer.reserved_tokens);
         let digest = orphan.digest().to_owned();
@@ -75,7 +116,6 @@ impl Link {
                 pending: Pending::default(),
             },
         );
-        true
     }
 
     async fn attach(&mut self, some: &[(RunId, HeldRun)]) {

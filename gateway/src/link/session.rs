@@ -134,7 +134,7 @@ impl Link {
             gateway: self.core.store.identity(),
             session_epoch: self.session_epoch,
             protocol: PROTOCOL,
-            replica: self.core.config.replica.clone(),
+            replica: self.core.replica_name(),
         };
         let address = self.handle.endpoint.address.clone();
         Box::pin(async move {
@@ -198,6 +198,7 @@ impl Link {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(job) => self.submit(*job),
+            Command::Adopt(job, at_worker) => self.adopt_from_another(*job, &at_worker),
             Command::Cancel(run) => self.cancel(run),
             Command::Died => {
                 if self.conn.is_none() {
@@ -233,9 +234,13 @@ impl Link {
         let id = held.writer.id();
         self.runs.insert(id, held);
         if self.conn.is_none() {
-            // The session went away while the run was on its way here.
-            self.lost.get_or_insert_with(Instant::now);
+            self.wait_for_session();
         }
+    }
+
+    /// The session went away while a run was on its way here.
+    pub(super) fn wait_for_session(&mut self) {
+        self.lost.get_or_insert_with(Instant::now);
     }
 
     pub(super) fn cancel(&mut self, run: RunId) {
@@ -331,6 +336,6 @@ pub(super) fn id_bytes(run: RunId) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(&run.to_bytes())
 }
 
-pub(super) fn parse_id(bytes: &[u8]) -> Option<RunId> {
+pub(crate) fn parse_id(bytes: &[u8]) -> Option<RunId> {
     run_bytes(bytes).map(RunId::from_bytes)
 }

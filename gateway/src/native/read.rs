@@ -66,6 +66,7 @@ pub(super) fn read_request(
         choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32,
         metadata: metadata(&mut fields, "metadata")?,
         attachment: None,
+        attended: false,
     };
     fields.done()?;
     Ok(request)

@@ -87,6 +87,7 @@ pub(super) fn read(
         let what = format!("the header Idempotency-Key is longer than {MAX_KEY_BYTES} bytes");
         return Err(ApiError::invalid("idempotency-key", what));
     }
+    let attended = key.is_none();
     let request = RunRequest {
         requested: model,
         input,
@@ -104,6 +105,7 @@ pub(super) fn read(
         choices,
         metadata: labels,
         attachment: None,
+        attended,
     };
     Ok((request, presentation))
 }

@@ -13,7 +13,6 @@ use clap::Parser;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_gateway::{Gateway, Snapshot};
-use weir_store::Engine;
 use weir_telemetry::admin::{Admin, Page};
 use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{Ending, run_until_signal};
@@ -41,9 +40,10 @@ pub struct Args {
     /// Where to keep runs, events and budgets.
     #[arg(long, env = "WEIR_DATA", default_value = ".weir")]
     data: PathBuf,
-    /// Store engine: log, redb or sled. A data folder stays with the engine that made it.
-    #[arg(long, env = "WEIR_STORE", default_value_t = default_engine())]
-    store: String,
+    /// The store: an engine in the data folder (log, redb or sled), or postgres://USER:PASSWORD@HOST:PORT/DATABASE. Without it the
+    /// engine that made the folder, else log.
+    #[arg(long, env = "WEIR_STORE", hide_env_values = true)]
+    store: Option<String>,
     /// Print one JSON object a line instead of text.
     #[arg(long)]
     json: bool,
@@ -53,10 +53,6 @@ pub struct Args {
     /// Format of the log on stderr: text or json.
     #[arg(long, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
-}
-
-fn default_engine() -> String {
-    Engine::default().as_str().to_owned()
 }
 
 /// Beyond the drain: time to stop workers and close the store.
@@ -88,9 +84,8 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     check_dir(&args.dir)?;
     let (listener, listen) = bind(args.listen, "--listen").await?;
     let (admin_listener, admin) = bind(args.admin, "--admin").await?;
-    let engine: Engine = args.store.parse().map_err(anyhow::Error::msg)?;
-    let path = args.data.join("store");
-    let store = tokio::task::spawn_blocking(move || weir_store::open(&path, engine)).await??;
+    let folder = args.data.join("store");
+    let store = weir_gateway::open_store(args.store.as_deref(), folder, None).await?;
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     let gateway = Gateway::start(
         weir_gateway::Config::default(),

@@ -276,6 +276,10 @@ pub(crate) fn encode_work(work: &WorkOrder) -> Vec<u8> {
     for token in &work.prompt {
         to.number(u64::from(*token));
     }
+    // Records from before end here.
+    if work.attended {
+        to.byte(1);
+    }
     to.into_bytes()
 }
 
@@ -287,11 +291,15 @@ pub(crate) fn decode_work(payload: &[u8]) -> Result<WorkOrder, BadRecord> {
         max_queue_ms: from.option("longest wait", Decoder::number)?,
         submit: from.bytes("submit")?.to_vec(),
         prompt: vec![],
+        attended: false,
     };
     let count = from.count("prompt")?;
     work.prompt.reserve(count);
     for _ in 0..count {
         work.prompt.push(from.small("token")?);
+    }
+    if !from.is_empty() {
+        work.attended = from.byte("attended")? == 1;
     }
     from.finish()?;
     Ok(work)

@@ -148,13 +148,13 @@ proptest! {
     fn reservations_and_work_orders_decode_to_what_was_encoded(
         n in any::<[u64; 3]>(), periods_s in proptest::collection::vec(any::<u64>(), 0..4),
         prompt in proptest::collection::vec(any::<u32>(), 0..50), submit in proptest::collection::vec(any::<u8>(), 0..50),
-        priority in any::<u8>(), max_queue_ms in any::<Option<u64>>(), pool in ".{0,9}",
+        priority in any::<u8>(), max_queue_ms in any::<Option<u64>>(), attended in any::<bool>(), pool in ".{0,9}",
         key in proptest::option::of((".{0,9}", proptest::collection::vec(any::<u64>(), 0..3))),
     ) {
         let key = key.map(|(name, periods_s)| KeyHold { name, periods_s });
         let held = Reservation { tokens: n[0], micros: n[1], pool, accepted_at_ms: n[2], periods_s, key };
         prop_assert_eq!(run::decode_reservation(&run::encode_reservation(&held)).unwrap(), held);
-        let work = WorkOrder { prompt, submit, priority, max_queue_ms };
+        let work = WorkOrder { prompt, submit, priority, max_queue_ms, attended };
         prop_assert_eq!(run::decode_work(&run::encode_work(&work)).unwrap(), work);
     }
 

@@ -130,6 +130,7 @@ fn admission(number: u128) -> Admission {
             submit: vec![],
             priority: 0,
             max_queue_ms: None,
+            attended: false,
         },
         ask: weir_budget::Ask {
             prompt_tokens: 1,

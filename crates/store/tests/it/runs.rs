@@ -113,6 +113,7 @@ pub(crate) fn admission(spec: &Spec) -> Admission {
             submit: vec![9; 20],
             priority: 1,
             max_queue_ms: Some(2000),
+            attended: false,
         },
         ask,
         limits: spec.limits.clone(),

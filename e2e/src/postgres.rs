@@ -1,0 +1,225 @@
+//! A PostgreSQL server of a test's own, from the Debian packages, in a temporary folder, reached by a socket in it.
+//!
+//! Needs only the standard library: tests of other crates take this file in by its path.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// The server refuses to run as root; tests that are root use this user of the base system.
+const USER: &str = "nobody";
+/// How long a server may take to come up on a busy machine.
+const UP_WITHIN: Duration = Duration::from_secs(60);
+
+/// A server; stopped and removed when dropped.
+pub struct PostgresServer {
+    bin: PathBuf,
+    folder: PathBuf,
+    databases: AtomicU32,
+}
+
+/// Where Debian puts the newest server's programs; `None` where none is installed.
+pub fn bin() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut found: Vec<(u32, PathBuf)> = versions
+        .flatten()
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .filter(|(_, bin)| bin.join("initdb").exists())
+        .collect();
+    found.sort();
+    found.pop().map(|(_, bin)| bin)
+}
+
+fn is_root() -> bool {
+    // Who owns what this process makes is who it is.
+    std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
+}
+
+/// A command of an unprivileged user, in a folder that it can see.
+fn unprivileged(program: &Path) -> Command {
+    let mut command = if is_root() {
+        let mut command = Command::new("setpriv");
+        command
+            .args([
+                "--reuid",
+                USER,
+                "--regid",
+                "nogroup",
+                "--clear-groups",
+                "--",
+            ])
+            .arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.current_dir("/").env("LC_ALL", "C.UTF-8");
+    command
+}
+
+fn run(command: &mut Command) -> Result<Output, String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot start {command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{command:?} ended with {}: {said}", output.status))
+}
+
+impl PostgresServer {
+    /// Starts a server, or says why there is none to start: no test may take a missing server for a passed test.
+    ///
+    /// # Errors
+    /// PostgreSQL is not installed, or does not come up.
+    pub fn start() -> Result<Self, String> {
+        let bin = bin().ok_or(
+            "PostgreSQL is not installed (Debian: apt-get install postgresql; `cargo xtask test` does it)",
+        )?;
+        let folder = std::env::temp_dir().join(format!(
+            "weir-pg-{}-{}",
+            std::process::id(),
+            Instant::now().elapsed().subsec_nanos() ^ NEXT.fetch_add(1, Ordering::Relaxed)
+        ));
+        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        if is_root() {
+            run(Command::new("chown")
+                .arg(format!("{USER}:nogroup"))
+                .arg(&folder))?;
+        }
+        let server = Self {
+            bin,
+            folder,
+            databases: AtomicU32::new(0),
+        };
+        run(unprivileged(&server.bin.join("initdb"))
+            .args([
+                "--auth=trust",
+                "--username=weir",
+                "--no-sync",
+                "--encoding=UTF8",
+                "-D",
+            ])
+            .arg(server.data()))?;
+        server.up()?;
+        server.watch()?;
+        Ok(server)
+    }
+
+    /// Leaves somebody behind who stops the server and removes its folder should this process be killed.
+    fn watch(&self) -> Result<(), String> {
+        const WATCH: &str = "while kill -0 \"$1\" 2>/dev/null; do sleep 0.5; done
+            kill -QUIT \"$(head -1 \"$2/data/postmaster.pid\")\" 2>/dev/null; sleep 0.5; rm -rf \"$2\"";
+        Command::new("setsid")
+            .args(["sh", "-c", WATCH, "watch", &std::process::id().to_string()])
+            .arg(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map(drop)
+            .map_err(|error| format!("cannot start a watch over the server: {error}"))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// Starts the server on its data; it listens on a socket only.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn up(&self) -> Result<(), String> {
+        let options = format!(
+            "-k {} -c listen_addresses= -c max_connections=200 -c shared_buffers=64MB -c log_min_messages=warning",
+            self.folder.display()
+        );
+        run(unprivileged(&self.bin.join("pg_ctl"))
+            .args(["start", "--wait", "--timeout"])
+            .arg(UP_WITHIN.as_secs().to_string())
+            .arg("-D")
+            .arg(self.data())
+            .arg("-l")
+            .arg(self.folder.join("log"))
+            .args(["-o", &options])
+            .stdout(Stdio::null()))
+        .map(drop)
+    }
+
+    /// Stops it. `immediate` is a crash: nothing is written, the next start recovers.
+    ///
+    /// # Errors
+    /// It does not stop.
+    pub fn down(&self, how: Stop) -> Result<(), String> {
+        let mode = match how {
+            Stop::Crash => "immediate",
+            Stop::Fast => "fast",
+        };
+        run(unprivileged(&self.bin.join("pg_ctl"))
+            .args(["stop", "--wait", "-m", mode, "-D"])
+            .arg(self.data()))
+        .map(drop)
+    }
+
+    /// The server's process, to be stopped and continued.
+    pub fn pid(&self) -> Option<u32> {
+        let text = std::fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
+        text.lines().next()?.trim().parse().ok()
+    }
+
+    /// Makes a database and says how to reach it.
+    ///
+    /// # Errors
+    /// The server does not make it.
+    pub fn database(&self) -> Result<String, String> {
+        let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        run(unprivileged(&self.bin.join("createdb"))
+            .args(["-U", "weir", "-h"])
+            .arg(&self.folder)
+            .arg(&name))?;
+        Ok(self.url(&name))
+    }
+
+    /// How a database of this server is reached.
+    pub fn url(&self, database: &str) -> String {
+        let socket = self.folder.display().to_string().replace('/', "%2F");
+        format!("postgres://weir@{socket}/{database}")
+    }
+
+    /// Runs SQL and gives what it prints.
+    ///
+    /// # Errors
+    /// The server refuses it.
+    pub fn sql(&self, database: &str, sql: &str) -> Result<String, String> {
+        let output = run(unprivileged(&self.bin.join("psql"))
+            .args(["-U", "weir", "-Atq", "-v", "ON_ERROR_STOP=1", "-h"])
+            .arg(&self.folder)
+            .args(["-d", database, "-c", sql]))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// How a server is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// As if its machine's process had died.
+    Crash,
+    /// In order, cutting connections.
+    Fast,
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        // It may be down already.
+        drop(self.down(Stop::Crash));
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
