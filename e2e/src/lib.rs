@@ -11,6 +11,7 @@
 
 mod client;
 mod model;
+pub mod postgres;
 mod site;
 mod weir;
 
@@ -75,4 +76,3 @@ impl Seeded {
         self.number() % bound
     }
 }
-

@@ -30,11 +30,14 @@ enum Command {
     /// Run one worker. `weir up` starts these itself.
     #[command(hide = true)]
     Worker(Box<weir_worker::cli::WorkerArgs>),
+    /// Serve clients in front of workers that are running, alone or as one of several on one store.
+    Gateway(Box<weir_gateway::cli::GatewayArgs>),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Worker(args) => return weir_worker::cli::main(*args),
+        Command::Gateway(args) => return weir_gateway::cli::main(*args),
         Command::Up(args) => up::run(args),
         Command::Chat(args) => chat::run(args).map(|()| ExitCode::SUCCESS),
         Command::Get(args) => get::run(&args).map(|()| ExitCode::SUCCESS),

@@ -67,6 +67,7 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
             &[],
         )
     })?;
+    println!("{}", postgres());
     let python = python()?;
     let python_text = python.display().to_string();
     step("unit and component tests", &|| {
@@ -156,6 +157,30 @@ fn python() -> Result<PathBuf> {
     )?;
     std::fs::write(&stamp, wanted)?;
     Ok(python)
+}
+
+/// Sees to it that there is a PostgreSQL for the tests that need one; says what came of it. Where it cannot be installed those tests say
+/// that they were skipped.
+fn postgres() -> String {
+    const INSTALL: &str = "apt-get install -y --no-install-recommends postgresql";
+    if weir_e2e::postgres::bin().is_some() {
+        return "== PostgreSQL is installed".to_owned();
+    }
+    println!("== installing PostgreSQL ({INSTALL})");
+    // Its own cluster is not needed: the tests make theirs.
+    let installed = Command::new("sh")
+        .args([
+            "-c",
+            &format!("{INSTALL} >/dev/null || (apt-get update >/dev/null && {INSTALL} >/dev/null)"),
+        ])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .status();
+    match (installed, weir_e2e::postgres::bin()) {
+        (_, Some(_)) => "== PostgreSQL is installed now".to_owned(),
+        (status, None) => format!(
+            "== SKIPPING every test on PostgreSQL: it is not installed and could not be ({status:?}); as root run {INSTALL}"
+        ),
+    }
 }
 
 /// Where cargo puts what it builds.

@@ -14,6 +14,7 @@ mod gateway_death;
 mod openai;
 mod race;
 mod replay;
+mod replicas;
 mod tampering;
 mod tenants;
 mod worker_death;
