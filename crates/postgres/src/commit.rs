@@ -223,7 +223,7 @@ pub(crate) fn remember(memory: &mut Memory, evaluated: Evaluated, stamp: Option<
     memory.lasts.retain(|run, _| !ended.contains(run));
     let is_kept = |key: &[u8]| {
         let family = key.first().is_some_and(|family| KEPT.contains(family));
-        let over = key.first() != Some(&key::ACCOUNT)
+        let over = !matches!(key.first(), Some(&key::ACCOUNT | &key::HEAD))
             && key::trailing_run(key).is_some_and(|run| ended.contains(&run));
         family && !over
     };
@@ -235,7 +235,7 @@ pub(crate) fn remember(memory: &mut Memory, evaluated: Evaluated, stamp: Option<
     }
 }
 
-/// Accounts, and what says of a live run: owner, row, reservation.
-const KEPT: [u8; 4] = [key::ACCOUNT, b'i', b'r', key::OPEN];
+/// Accounts, heads of chains, and what says of a live run: owner, row, reservation.
+const KEPT: [u8; 5] = [key::ACCOUNT, key::HEAD, b'i', b'r', key::OPEN];
 /// Records kept between groups: those of 100,000 live runs. Beyond it all are read again.
 const MOST: usize = 400_000;

@@ -8,14 +8,16 @@ use sqlx::Row;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 use weir_budget::{Ask, Limits, Refusal};
+use weir_ledger::{Chain, Day, Head, Link};
 use weir_run::{Decision, Epoch, Run, RunId, Sequence};
 use weir_store::engine::{
     Adopt, Cancel, Closing, Expire, KvError, Op, QUEUE, Queue, ReadError, Request, Route, TakeOver,
-    View, check_admission, check_kinds, check_writes, key, read,
+    View, check_admission, check_kinds, check_note, check_writes, key, read,
 };
 use weir_store::{
-    Admission, Admit, Append, Appended, Beat, Budget, Change, EventRecord, Object, ObjectRange,
-    ObjectWrite, OpenRun, Peer, Replicas, Store, StoreError, StoreFuture, UsageReport, Written,
+    Admission, Admit, Append, Appended, Beat, Budget, ChainDay, Change, EventRecord, Note, Noted,
+    Object, ObjectRange, ObjectWrite, OpenRun, Peer, Purge, Purged, Repair, Repaired, Replicas,
+    Scrub, Store, StoreError, StoreFuture, UsageReport, Written,
 };
 
 use crate::error::unreadable;
@@ -238,6 +240,55 @@ impl Store for Postgres {
         let tenant = tenant.to_owned();
         self.read(Wants::default(), move |view| {
             read::usage(view, &tenant, &periods_s, from_ms..to_ms, now_ms)
+        })
+    }
+
+    fn runs(&self, tenant: &str, after: Option<RunId>, limit: usize) -> StoreFuture<'_, Vec<Run>> {
+        let tenant = tenant.to_owned();
+        self.read(Wants::default(), move |view| {
+            read::runs(view, &tenant, after, limit)
+        })
+    }
+
+    fn chain(&self, chain: Chain, after: u64, limit: usize) -> StoreFuture<'_, Vec<Link>> {
+        self.read(Wants::default(), move |view| {
+            read::chain(view, &chain, after, limit)
+        })
+    }
+
+    fn chain_head(&self, chain: Chain) -> StoreFuture<'_, Head> {
+        self.read(Wants::default(), move |view| read::chain_head(view, &chain))
+    }
+
+    fn chain_day(&self, chain: Chain, day: Day) -> StoreFuture<'_, Option<ChainDay>> {
+        self.read(Wants::default(), move |view| {
+            read::chain_day(view, &chain, day)
+        })
+    }
+
+    fn note(&self, note: Note) -> StoreFuture<'_, Noted> {
+        if let Err(why) = check_note(&note) {
+            return Box::pin(async move { Err(StoreError::Contract(why)) });
+        }
+        self.write(note)
+    }
+
+    fn repair(&self, repair: Repair) -> StoreFuture<'_, Repaired> {
+        self.write(repair)
+    }
+
+    fn purge(&self, purge: Purge) -> StoreFuture<'_, Purged> {
+        self.write(purge)
+    }
+
+    fn scrub(&self) -> StoreFuture<'_, Scrub> {
+        const SCRUB: &str = "DELETE FROM weir.chunk c USING weir.expired e WHERE c.run = e.run";
+        Box::pin(async move {
+            self.rows(sqlx::query(SCRUB)).await?;
+            Ok(Scrub::Later(
+                "the rows are deleted; the server's vacuum frees their space, and its write-ahead log, standbys and backups keep them for as long as they are set up to"
+                    .to_owned(),
+            ))
         })
     }
 

@@ -13,6 +13,8 @@ mod contract;
 #[path = "../../../store/tests/it/events.rs"]
 mod events;
 mod faults;
+#[path = "../../../store/tests/it/ledger.rs"]
+mod ledger;
 #[path = "../../../store/tests/it/objects.rs"]
 mod objects;
 mod replicas;

@@ -19,10 +19,10 @@ pub(crate) enum Mistake {
     None,
     /// The store does not compare epochs: it takes every writer for the present one.
     NoFence,
-    /// A repeated end is taken for a new one: the store forgets that the run has ended.
-    EndsTwice,
     /// The store takes what comes, whoever wrote it, and gives it the next free sequences.
     Renumber,
+    /// It does so also after the run has ended.
+    EndsTwice,
 }
 
 /// The part of a run's row that can change.
@@ -173,6 +173,12 @@ pub(crate) struct World {
     pub(crate) deadlines: u8,
 }
 
+/// How many times a gateway dies: `WEIR_MODEL_CRASHES`, or once. Each more makes about four times as many states.
+fn crashes() -> u8 {
+    let set = std::env::var("WEIR_MODEL_CRASHES").ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 impl World {
     pub(crate) fn new() -> Self {
         let row = Row::of(&accepted());
@@ -191,7 +197,7 @@ impl World {
             gateways: [Gateway::Writing(writer), Gateway::Idle],
             flying: vec![],
             worker: Worker::default(),
-            crashes: 2,
+            crashes: crashes(),
             worker_crashes: 1,
             false_alarms: 1,
             cancels: 1,
@@ -250,7 +256,7 @@ impl World {
             run.status = RunStatus::Running;
         }
         let first = match mistake {
-            Mistake::Renumber => run.last_sequence.0 + 1,
+            Mistake::Renumber | Mistake::EndsTwice => run.last_sequence.0 + 1,
             _ => append.first,
         };
         let status = append.end.and_then(|end| {
@@ -269,8 +275,8 @@ impl World {
         });
         let extension = Extension {
             epoch: match mistake {
-                Mistake::NoFence | Mistake::Renumber => run.epoch,
-                _ => Epoch(append.epoch),
+                Mistake::NoFence | Mistake::Renumber | Mistake::EndsTwice => run.epoch,
+                Mistake::None => Epoch(append.epoch),
             },
             output_tokens: append.output,
             output_index: append.index,
