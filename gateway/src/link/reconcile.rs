@@ -1,11 +1,13 @@
 //! What a welcome means for the runs of both sides: attach, adopt, give up, tell the worker to forget.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use futures::future::join_all;
 use tokio::time::Instant;
 use weir_protocol::worker::{Attach, Cancel, HeldRun};
 use weir_run::{Epoch, RunId};
+use weir_store::Store;
 
 use super::session::{Held, id_bytes, parse_id};
 use super::writer::Pending;
@@ -30,7 +32,13 @@ impl Link {
             facts.limits = welcome.limits.unwrap_or_default();
         }
         let mut attach = Vec::new();
-        let elsewhere = self.elsewhere(&welcome.held).await;
+        let unknown: Vec<RunId> = welcome
+            .held
+            .iter()
+            .filter_map(|held| parse_id(&held.run))
+            .filter(|run| !self.runs.contains_key(run))
+            .collect();
+        let elsewhere = elsewhere(Arc::clone(&self.core.store), unknown).await;
         for held in welcome.held {
             let Some(run) = parse_id(&held.run) else {
                 continue;
@@ -57,25 +65,6 @@ impl Link {
         self.boot = welcome.boot;
         for some in attach.chunks(AT_ONCE) {
             self.attach(some).await;
-        }
-    }
-
-    /// Runs at the worker that are other gateways'. When the store does not say, all that are not this link's may be.
-    async fn elsewhere(&self, held: &[HeldRun]) -> HashSet<RunId> {
-        let Some(replicas) = self.core.store.replicas() else {
-            return HashSet::new();
-        };
-        let unknown: Vec<RunId> = held
-            .iter()
-            .filter_map(|held| parse_id(&held.run))
-            .filter(|run| !self.runs.contains_key(run))
-            .collect();
-        match replicas.elsewhere(unknown.clone()).await {
-            Ok(elsewhere) => elsewhere.into_iter().collect(),
-            Err(error) => {
-                tracing::warn!(%error, "cannot tell whose runs the worker holds; they go on");
-                unknown.into_iter().collect()
-            }
         }
     }
 
@@ -156,6 +145,20 @@ impl Link {
         });
         if intent {
             self.cancel(run);
+        }
+    }
+}
+
+/// Those of a worker's runs that are other gateways'. When the store does not say, all may be.
+async fn elsewhere(store: Arc<dyn Store>, runs: Vec<RunId>) -> HashSet<RunId> {
+    let Some(replicas) = store.replicas() else {
+        return HashSet::new();
+    };
+    match replicas.elsewhere(runs.clone()).await {
+        Ok(elsewhere) => elsewhere.into_iter().collect(),
+        Err(error) => {
+            tracing::warn!(%error, "cannot tell whose runs the worker holds; they go on");
+            runs.into_iter().collect()
         }
     }
 }
