@@ -13,6 +13,7 @@ pub mod cli;
 mod clock;
 mod config;
 mod core;
+mod dialogue;
 mod directory;
 mod error;
 mod file;
@@ -33,6 +34,7 @@ mod timers;
 mod worker_metrics;
 
 pub use config::Config;
+pub use dialogue::Dialogue;
 pub use file::{SnapshotFile, SnapshotFileError};
 pub use gateway::{Gateway, WorkerView};
 pub use snapshot::{

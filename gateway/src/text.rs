@@ -5,6 +5,8 @@ use weir_grammar::ToolFormat;
 use weir_model::ModelText;
 use weir_model::template::TemplateError;
 
+use crate::dialogue::{Dialogue, render, tool_format};
+
 /// A chat message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
@@ -21,6 +23,17 @@ pub trait PromptText: Send + Sync {
     /// # Errors
     /// The template refused the messages, or the text could not be tokenized.
     fn chat(&self, messages: &[Message]) -> Result<Vec<u32>, TextError>;
+
+    /// The prompt of a conversation that speaks of tools.
+    ///
+    /// # Errors
+    /// As for [`PromptText::chat`]; also where the model cannot be told of tools.
+    fn dialogue(&self, dialogue: &Dialogue) -> Result<Vec<u32>, TextError> {
+        let _ = dialogue;
+        Err(TextError::Template(
+            "this model cannot be told of tools".to_owned(),
+        ))
+    }
 
     /// The prompt of one user's text: its turn in a conversation, or the text itself where the model has no chat template.
     ///
@@ -60,14 +73,17 @@ impl PromptText for ModelText {
             .iter()
             .map(|message| json!({"role": message.role, "content": message.content}))
             .collect();
-        let now_s = i64::try_from(crate::clock::now_ms() / 1000).unwrap_or(i64::MAX);
-        let rendered = self
-            .encode_chat(&messages, now_s)
-            .map_err(|error| match error {
-                TemplateError::Tokenize(source) => TextError::Tokenizer(source.to_string()),
-                error => TextError::Template(error.to_string()),
-            })?;
+        let rendered = self.encode_chat(&messages, now_s()).map_err(refused)?;
         Ok(rendered.tokens)
+    }
+
+    fn dialogue(&self, dialogue: &Dialogue) -> Result<Vec<u32>, TextError> {
+        let rendered = render(self, dialogue, now_s()).map_err(refused)?;
+        Ok(rendered.tokens)
+    }
+
+    fn tool_format(&self) -> ToolFormat {
+        tool_format(self)
     }
 
     fn user(&self, text: &str) -> Result<Vec<u32>, TextError> {
@@ -87,5 +103,16 @@ impl PromptText for ModelText {
 
     fn vocab(&self) -> u32 {
         u32::try_from(self.config.vocab_size).unwrap_or(u32::MAX)
+    }
+}
+
+fn now_s() -> i64 {
+    i64::try_from(crate::clock::now_ms() / 1000).unwrap_or(i64::MAX)
+}
+
+fn refused(error: TemplateError) -> TextError {
+    match error {
+        TemplateError::Tokenize(source) => TextError::Tokenizer(source.to_string()),
+        error => TextError::Template(error.to_string()),
     }
 }

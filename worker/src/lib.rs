@@ -12,6 +12,7 @@ mod config;
 mod device;
 mod engine;
 mod error;
+mod grammar;
 mod listen;
 mod load;
 mod metrics;

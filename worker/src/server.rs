@@ -1,5 +1,6 @@
 //! Serves sessions until told to drain, until nobody is left to serve, or until the engine dies.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -14,6 +15,7 @@ use crate::engine::command::Command;
 use crate::engine::snapshot::Snapshot;
 use crate::engine::thread::{EngineEnd, EngineHandle};
 use crate::error::WorkerError;
+use crate::grammar::Compiler;
 use crate::listen::Listener;
 use crate::session::SessionService;
 
@@ -51,7 +53,7 @@ pub enum Ended {
 pub(crate) async fn serve(
     engine: EngineHandle,
     listener: Listener,
-    digests: Vec<String>,
+    (digests, compiler): (Vec<String>, Arc<Compiler>),
     patience: Patience,
     shutdown: CancellationToken,
 ) -> Result<Ended, WorkerError> {
@@ -64,6 +66,7 @@ pub(crate) async fn serve(
         commands: commands.clone(),
         snapshot: snapshot.clone(),
         digests,
+        compiler,
     };
     let stop = CancellationToken::new();
     let mut server = tokio::spawn(serve_grpc(service, listener, stop.clone()));

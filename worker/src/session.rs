@@ -1,17 +1,22 @@
 //! The gRPC service: one long-lived session per gateway, translated to commands of the engine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tonic::{Request, Response, Status, Streaming};
 use weir_protocol::frames::PROTOCOL;
 use weir_protocol::worker::worker_server::Worker;
-use weir_protocol::worker::{GatewayFrame, Hello, Pong, WorkerStatus, gateway_frame::Frame};
+use weir_protocol::worker::{
+    GatewayFrame, Hello, Pong, Submit, WorkerStatus, gateway_frame::Frame,
+};
 
-use crate::engine::command::{Command, OpenRefused, OpenSession, SessionId};
+use crate::engine::command::{Command, OpenRefused, OpenSession, Order, SessionId};
 use crate::engine::outbox::{Outbox, OutboxStream};
 use crate::engine::snapshot::Snapshot;
+use crate::grammar::{Compiler, Ready};
 
 /// A peer that opens a stream and says nothing holds a connection for this long.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +33,13 @@ pub(crate) struct SessionService {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) snapshot: watch::Receiver<Snapshot>,
     pub(crate) digests: Vec<String>,
+    pub(crate) compiler: Arc<Compiler>,
 }
+
+/// Runs whose grammar is being compiled: they reach the engine when that is done, while other frames go on.
+type Compiling = JoinSet<(Submit, Ready)>;
+/// How many of one session: beyond it nothing is read.
+const COMPILING_MAX: usize = 64;
 
 #[tonic::async_trait]
 impl Worker for SessionService {
@@ -66,13 +77,19 @@ impl SessionService {
         let mut ticks = interval(STATUS_MIN);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shown = Shown::default();
+        let mut compiling = Compiling::new();
         loop {
             tokio::select! {
                 () = outbox.ended() => break,
                 _ = ticks.tick() => shown.offer(&self, &outbox),
-                frame = inbound.message() => match frame {
+                Some(done) = compiling.join_next() => {
+                    if self.compiled(session, done).await.is_err() {
+                        break;
+                    }
+                }
+                frame = inbound.message(), if compiling.len() < COMPILING_MAX => match frame {
                     Ok(Some(GatewayFrame { frame: Some(frame) })) => {
-                        if self.forward(session, frame, &outbox).await.is_err() {
+                        if self.forward(session, frame, (&outbox, &mut compiling)).await.is_err() {
                             break;
                         }
                     }
@@ -91,9 +108,29 @@ impl SessionService {
         let _ = self.commands.send(Command::Close(session)).await;
     }
 
-    async fn forward(&self, session: SessionId, frame: Frame, outbox: &Outbox) -> Result<(), ()> {
+    async fn forward(
+        &self,
+        session: SessionId,
+        frame: Frame,
+        (outbox, compiling): (&Outbox, &mut Compiling),
+    ) -> Result<(), ()> {
+        if matches!(frame, Frame::Attach(_) | Frame::Cancel(_)) {
+            // It may speak of a run that is not there yet.
+            while let Some(done) = compiling.join_next().await {
+                self.compiled(session, done).await?;
+            }
+        }
         let command = match frame {
-            Frame::Submit(submit) => Command::Submit(session, Box::new(submit)),
+            Frame::Submit(submit) => {
+                let grammar = submit.grammar.clone();
+                let known = grammar.as_ref().map(|grammar| self.compiler.known(grammar));
+                if let (Some(grammar), Some(None)) = (grammar, &known) {
+                    let compiler = Arc::clone(&self.compiler);
+                    compiling.spawn(async move { (submit, compiler.compile(grammar).await) });
+                    return Ok(());
+                }
+                start(session, submit, known.flatten().map(Ok))
+            }
             Frame::Attach(attach) => Command::Attach(session, attach),
             Frame::Cancel(cancel) => Command::Cancel(session, cancel),
             Frame::Progress(progress) => Command::Progress(session, progress),
@@ -111,6 +148,22 @@ impl SessionService {
         };
         self.commands.send(command).await.map_err(drop)
     }
+
+    /// A grammar is compiled, or cannot be.
+    async fn compiled(
+        &self,
+        session: SessionId,
+        done: Result<(Submit, Ready), JoinError>,
+    ) -> Result<(), ()> {
+        // A compiler that dies takes its session along: the gateway comes again and sends what was lost.
+        let (submit, ready) = done.map_err(drop)?;
+        let command = start(session, submit, Some(ready));
+        self.commands.send(command).await.map_err(drop)
+    }
+}
+
+fn start(session: SessionId, submit: Submit, grammar: Option<Ready>) -> Command {
+    Command::Submit(session, Box::new(Order { submit, grammar }))
 }
 
 /// What a session was told last.

@@ -19,6 +19,7 @@ use crate::engine::observe::Observer;
 use crate::engine::request::Served;
 use crate::engine::thread;
 use crate::error::WorkerError;
+use crate::grammar::Compiler;
 use crate::listen::Listen;
 use crate::load::{Loaded, load};
 use crate::metrics::SnapshotCollector;
@@ -126,6 +127,8 @@ pub async fn serve_loaded(
         loaded.model.clone(),
         loaded.version,
     );
+    let end_tokens: Arc<[u32]> = loaded.end_tokens.as_slice().into();
+    let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
     let parts = assemble(loaded, name, max_waiting, Observer::new(&metrics))?;
     let bind_failed = |source| WorkerError::Listen {
         address: listen.to_string(),
@@ -155,7 +158,7 @@ pub async fn serve_loaded(
     let ended = serve(
         engine,
         listener,
-        vec![digest],
+        (vec![digest], compiler),
         Patience {
             drain,
             orphan_grace,
@@ -186,6 +189,7 @@ fn assemble(
         backend,
     } = loaded;
     let device = backend.limits();
+    let grammars = tokenizer.table().is_exact();
     let limits = Limits {
         blocks: device.blocks,
         block_tokens: device.block_tokens,
@@ -220,7 +224,7 @@ fn assemble(
                 version,
                 context_tokens: device.context_tokens,
                 vocab,
-                grammars: false,
+                grammars,
             }],
         },
         observer,

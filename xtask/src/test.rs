@@ -12,6 +12,7 @@ use crate::repo::root;
 const PYTHON_PACKAGES: &[&str] = &[
     "openai==3.57.0",
     "pytest==9.2.0",
+    "jsonschema==4.26.0",
     "model-signing==1.1.1",
     "cryptography==50.0.2",
     // model-signing imports it without declaring it.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use weir_model::backend::{Backend as _, SamplingParams};
+use weir_model::backend::{Backend as _, NoMasks, SamplingParams};
 use weir_model::tokenizer::DecodeStart;
 use weir_model::{CpuBackend, CpuOptions, ModelText, OpenFiles, load_cpu};
 use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
@@ -86,7 +86,7 @@ fn answer(
     let mut out = String::new();
     while tokens.len() < limits.context_tokens as usize && tokens.len() - prompt_len < max_tokens {
         let step = batch(&tokens, done, limits.block_tokens)?;
-        backend.step(&step, &mut sampled)?;
+        backend.step(&step, &NoMasks, &mut sampled)?;
         first.get_or_insert_with(|| begin.elapsed());
         done = tokens.len();
         let token = sampled[0].token;

@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use weir_model::backend::{Backend as _, SamplingParams};
+use weir_model::backend::{Backend as _, NoMasks, SamplingParams};
 use weir_model::{CpuBackend, CpuOptions, OpenFiles, load_cpu};
 use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
 
@@ -47,7 +47,7 @@ fn best(backend: &mut CpuBackend, batch: &Batch) -> Result<f64, Box<dyn Error>> 
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let begin = Instant::now();
-        backend.step(batch, &mut sampled)?;
+        backend.step(batch, &NoMasks, &mut sampled)?;
         best = best.min(begin.elapsed().as_secs_f64());
     }
     Ok(best)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_scheduler::{Batch, SlotId};
+use weir_scheduler::{Batch, SequenceId, SlotId};
 
 /// How tokens of one sequence are chosen. Validated before it gets here.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,23 @@ pub struct BackendLimits {
     pub kv_bytes: u64,
 }
 
+/// Which tokens each sequence may sample next, for those whose output follows a grammar.
+pub trait Masks: Sync {
+    /// Bit `id % 32` of word `id / 32` says whether a token may come next; tokens beyond the last word may not. `None` where every
+    /// token may. Asked once for each sampling row, after the forward pass, so that masks are made beside it; from any thread.
+    fn mask(&self, sequence: SequenceId) -> Option<Arc<[u32]>>;
+}
+
+/// No sequence follows a grammar.
+#[derive(Clone, Copy, Debug)]
+pub struct NoMasks;
+
+impl Masks for NoMasks {
+    fn mask(&self, _: SequenceId) -> Option<Arc<[u32]>> {
+        None
+    }
+}
+
 /// A device with one loaded model. All calls come from the engine thread.
 pub trait Backend: Send {
     /// What it can hold.
@@ -71,11 +88,17 @@ pub trait Backend: Send {
     /// The slot's sequence is done or preempted.
     fn close(&mut self, slot: SlotId);
 
-    /// Runs the batch and pushes one result per sampling row, in row order, into `sampled` (cleared first).
+    /// Runs the batch and pushes one result per sampling row, in row order, into `sampled` (cleared first). A row whose mask allows
+    /// nothing samples any token; whoever made the mask refuses it.
     ///
     /// # Errors
     /// The device failed; the engine must not go on with it.
-    fn step(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), BackendError>;
+    fn step(
+        &mut self,
+        batch: &Batch,
+        masks: &dyn Masks,
+        sampled: &mut Vec<Sampled>,
+    ) -> Result<(), BackendError>;
 }
 
 /// The device failed.

@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use weir_scheduler::{Batch, SlotId};
 
-use crate::backend::{Backend, BackendError, BackendLimits, Sampled, SamplingParams};
+use crate::backend::{Backend, BackendError, BackendLimits, Masks, Sampled, SamplingParams};
 use crate::config::ModelConfig;
 use crate::sampler::{self, NotANumber, RowPosition, Scratch, TokenCounts};
 use crate::weights::{TensorFiles, WeightsError};
@@ -258,7 +258,7 @@ impl CpuBackend {
     fn sample_group(
         &mut self,
         batch: &Batch,
-        group: usize,
+        (group, masks): (usize, &dyn Masks),
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), BackendError> {
         let (last, count) = self.logit_group(group);
@@ -277,9 +277,11 @@ impl CpuBackend {
                 let params = slot.params.as_ref().expect("checked to be open");
                 let position = row.start + row.token_count;
                 let output_len = position.saturating_sub(slot.prompt_len);
+                let mask = masks.mask(row.sequence);
                 let place = RowPosition {
                     position: position.into(),
                     output_len,
+                    mask: mask.as_deref(),
                 };
                 // There is one for each thread, so one is free.
                 let mut free = scratch
@@ -338,12 +340,17 @@ impl Backend for CpuBackend {
         self.slots[slot.0 as usize].params = None;
     }
 
-    fn step(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), BackendError> {
+    fn step(
+        &mut self,
+        batch: &Batch,
+        masks: &dyn Masks,
+        sampled: &mut Vec<Sampled>,
+    ) -> Result<(), BackendError> {
         sampled.clear();
         self.check(batch)?;
         self.forward().run(batch);
         for group in 0..self.sampling.len().div_ceil(LOGIT_ROWS_MAX) {
-            self.sample_group(batch, group, sampled)?;
+            self.sample_group(batch, (group, masks), sampled)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! From a row of logits to a token.
 //!
-//! The order is fixed: log-probabilities from the raw logits; then repetition, presence and frequency penalties and the mask of
-//! end tokens; temperature; top-k; top-p over what top-k left; min-p; one draw. All of it depends on the row alone.
+//! The order is fixed: log-probabilities from the raw logits; then repetition, presence and frequency penalties, the mask of
+//! end tokens and the grammar's mask; temperature; top-k; top-p over what top-k left; min-p; one draw. All of it depends on the row alone.
 
 mod counts;
 mod draw;
@@ -21,11 +21,13 @@ pub(crate) struct NotANumber;
 
 /// Where a row stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RowPosition {
+pub(crate) struct RowPosition<'a> {
     /// Position in the sequence of the token to be chosen; the counter of the random numbers.
     pub position: u64,
     /// Tokens the row has put out so far.
     pub output_len: u32,
+    /// Tokens its grammar allows, where it has one.
+    pub mask: Option<&'a [u32]>,
 }
 
 /// Chooses a token. `logits` (vocabulary) is used up.
@@ -33,7 +35,7 @@ pub(crate) fn sample(
     kernels: &Kernels,
     logits: &mut [f32],
     params: &SamplingParams,
-    row: RowPosition,
+    row: RowPosition<'_>,
     counts: &TokenCounts,
     scratch: &mut Scratch,
 ) -> Result<Sampled, NotANumber> {
@@ -58,6 +60,9 @@ pub(crate) fn sample(
                 *logit = f32::NEG_INFINITY;
             }
         }
+    }
+    if let Some(mask) = row.mask {
+        apply_mask(logits, mask);
     }
     let best = best(logits)?;
     sampled.token = if params.temperature <= 0.0 || logits[best] == f32::NEG_INFINITY {
@@ -88,6 +93,24 @@ fn best(logits: &[f32]) -> Result<usize, NotANumber> {
         }
     }
     if nan { Err(NotANumber) } else { Ok(at) }
+}
+
+/// Takes every token away whose bit is not set.
+fn apply_mask(logits: &mut [f32], mask: &[u32]) {
+    let mut chunks = logits.chunks_mut(32);
+    for (&word, logits) in mask.iter().zip(chunks.by_ref()) {
+        if word == u32::MAX {
+            continue;
+        }
+        for (bit, logit) in logits.iter_mut().enumerate() {
+            if word >> bit & 1 == 0 {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    for logits in chunks {
+        logits.fill(f32::NEG_INFINITY);
+    }
 }
 
 fn apply_penalties(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts) {

@@ -171,6 +171,13 @@ impl ChatTemplate {
         self.environment.templates().next().is_some()
     }
 
+    /// Whether a template of the model has a text in its source: what it writes of its own tells how the model was trained.
+    pub fn says(&self, text: &str) -> bool {
+        self.environment
+            .templates()
+            .any(|(_, template)| template.source().contains(text))
+    }
+
     /// The spelling of the token that begins a text, as `tokenizer_config.json` names it.
     pub fn bos_token(&self) -> Option<&str> {
         self.bos_token.as_deref()

@@ -10,6 +10,7 @@
 
 mod admit;
 mod bad_input;
+mod formats;
 mod gateway_death;
 mod openai;
 mod race;

@@ -1,5 +1,6 @@
 //! From a parsed request to a durable, queued run, with the refusals in the order of the contract.
 
+mod judge;
 mod limits;
 mod plan;
 mod queue;
@@ -16,6 +17,7 @@ use weir_protocol::error::ErrorCode;
 use weir_run::{EventKind, Run, RunId};
 use weir_store::{Admission, Admit};
 
+pub(crate) use judge::schema_error;
 pub(crate) use queue::{Next, Queues};
 pub(crate) use request::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
 pub(crate) use tokenize::TokenizerPool;

@@ -38,6 +38,8 @@ impl Core {
         candidate: Candidate,
         request: &RunRequest,
     ) -> ApiResult<Plan> {
+        request.check_shape()?;
+        self.tokenizers.judge(&tenant.name, &request.shape).await?;
         let prompt = self
             .tokenizers
             .tokens(
@@ -204,8 +206,8 @@ fn trust_scope(scope: &str) -> bytes::Bytes {
 fn wire_grammar(shape: &Shape, format: ToolFormat) -> Option<Grammar> {
     match shape {
         Shape::Free => None,
-        Shape::Grammar(grammar) => Some(grammar.clone()),
-        Shape::Tools(tools) => {
+        Shape::Grammar(grammar, _) => Some(grammar.clone()),
+        Shape::Tools(tools, _) => {
             let spec = ToolSpec {
                 format,
                 ..tools.clone()

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
 use weir_grammar::ToolSpec;
 use weir_protocol::error::ErrorCode;
 use weir_protocol::worker::Grammar;
 use weir_run::RunId;
 
+use crate::dialogue::Dialogue;
 use crate::error::{ApiError, ApiResult};
 use crate::snapshot::{Priority, Tenant};
 use crate::text::Message;
@@ -44,10 +46,10 @@ pub(crate) enum Shape {
     /// Anything.
     #[default]
     Free,
-    /// What a grammar allows.
-    Grammar(Grammar),
-    /// Text, calls of tools, or both, written as the model's template writes them.
-    Tools(ToolSpec),
+    /// What a grammar allows, and what errors call it.
+    Grammar(Grammar, &'static str),
+    /// Text, calls of tools, or both, written as the model's template writes them; and what errors call them.
+    Tools(ToolSpec, &'static str),
 }
 
 /// Names of parameters in this kind of request.
@@ -64,6 +66,8 @@ pub(crate) enum Input {
     User(String),
     /// A conversation, likewise.
     Chat(Vec<Message>),
+    /// A conversation that speaks of tools, likewise.
+    Dialogue(Dialogue),
     /// Text as it is.
     Text(String),
     /// Token ids as they are.
@@ -88,7 +92,47 @@ pub(crate) struct Sampling {
     pub(crate) min_tokens: u32,
 }
 
+impl Input {
+    /// The same with tools that the model may call. Only conversations can have some.
+    pub(crate) fn with_tools(self, tools: Value, param: &str) -> ApiResult<Self> {
+        let plain = |message: Message| json!({"role": message.role, "content": message.content});
+        let messages = match self {
+            Self::User(text) => vec![json!({"role": "user", "content": text})],
+            Self::Chat(messages) => messages.into_iter().map(plain).collect(),
+            Self::Dialogue(dialogue) => dialogue.messages,
+            Self::Text(_) | Self::Tokens(_) => {
+                let what = format!("`{param}` need a conversation; raw text and tokens have none");
+                return Err(ApiError::invalid(param, what));
+            }
+        };
+        Ok(Self::Dialogue(Dialogue {
+            messages,
+            tools: Some(tools),
+        }))
+    }
+}
+
 impl RunRequest {
+    /// A grammar ends the output by itself: what would keep it from that, or end it elsewhere, is refused.
+    pub(crate) fn check_shape(&self) -> ApiResult<()> {
+        let sampling = &self.sampling;
+        let odd = [
+            ("ignore_eos", sampling.ignore_eos),
+            ("min_tokens", sampling.min_tokens > 0),
+            ("stop_token_ids", !sampling.stop_token_ids.is_empty()),
+        ];
+        match odd.iter().find(|(_, given)| *given) {
+            Some((name, _)) if self.shape != Shape::Free => Err(ApiError::new(
+                ErrorCode::UnsupportedParameter,
+                format!(
+                    "`{name}` is not possible where the output follows a format or calls tools"
+                ),
+            )
+            .param(*name)),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn check_priority(&self, tenant: &Tenant) -> ApiResult<()> {
         match self.priority {
             Some(asked) if asked < tenant.priority => Err(ApiError::new(

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use weir_protocol::error::ErrorCode;
 
-use super::request::{Input, Params};
+use super::judge::{Judge, schema_error};
+use super::request::{Input, Params, Shape};
 use super::turns::Turns;
 use crate::error::{ApiError, ApiResult};
 use crate::snapshot::ServedVersion;
@@ -13,12 +14,38 @@ use crate::text::TextError;
 /// Tenants take turns: a thousand long prompts of one delay a short one of another by those that are on the threads.
 pub(crate) struct TokenizerPool {
     threads: Arc<Turns>,
+    judge: Arc<Judge>,
 }
 
 impl TokenizerPool {
     pub(crate) fn new(threads: usize, most_waiting: usize) -> Self {
         Self {
             threads: Turns::new(threads, most_waiting),
+            judge: Arc::default(),
+        }
+    }
+
+    /// Refuses a shape that no worker could enforce.
+    pub(crate) async fn judge(&self, tenant: &str, shape: &Shape) -> ApiResult<()> {
+        let (Shape::Grammar(_, param) | Shape::Tools(_, param)) = shape else {
+            return Ok(());
+        };
+        if self.judge.knows(shape) {
+            return Ok(());
+        }
+        let thread = self.threads.take(tenant).await.map_err(|_| busy())?;
+        let (judge, shape) = (Arc::clone(&self.judge), shape.clone());
+        let judged = tokio::task::spawn_blocking(move || {
+            let _thread = thread;
+            judge.judge(&shape)
+        });
+        match judged.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(schema_error(&error, param)),
+            Err(_panicked) => Err(ApiError::new(
+                ErrorCode::Internal,
+                "the compiler of grammars failed on this one",
+            )),
         }
     }
 
@@ -41,6 +68,7 @@ impl TokenizerPool {
             match &input {
                 Input::User(text) => version.text.user(text),
                 Input::Chat(messages) => version.text.chat(messages),
+                Input::Dialogue(dialogue) => version.text.dialogue(dialogue),
                 Input::Text(text) => version.text.raw(text),
                 Input::Tokens(tokens) => Ok(tokens.clone()),
             }

@@ -76,6 +76,8 @@ pub(crate) struct LinkHandle {
 #[derive(Clone, Default)]
 pub(crate) struct Facts {
     pub(crate) digests: Vec<String>,
+    /// Versions whose runs may have a grammar.
+    pub(crate) grammars: Vec<String>,
     pub(crate) limits: EngineLimits,
     pub(crate) status: WorkerStatus,
 }

@@ -24,6 +24,10 @@ impl Link {
         let welcome = std::mem::take(&mut conn.welcome);
         {
             let mut facts = self.handle.facts.lock();
+            let with_grammars = welcome.models.iter().filter(|model| model.grammars);
+            facts.grammars = with_grammars
+                .map(|model| model.version_digest.clone())
+                .collect();
             facts.digests = welcome
                 .models
                 .iter()

@@ -220,7 +220,18 @@ impl Link {
         submit.epoch = writer.epoch.0;
         submit.credit = writer.next_index + self.core.config.row_window;
         let kept = submit.clone();
-        self.send(submit);
+        let enforced = kept.grammar.is_none()
+            || self.conn.is_none()
+            || self
+                .handle
+                .facts
+                .lock()
+                .grammars
+                .contains(&kept.version_digest);
+        // A worker that does not know grammars would leave the field out and write anything.
+        if enforced {
+            self.send(submit);
+        }
         let held = Held {
             writer,
             digest: kept.version_digest.clone(),
@@ -233,6 +244,11 @@ impl Link {
         };
         let id = held.writer.id();
         self.runs.insert(id, held);
+        if !enforced {
+            let why =
+                "grammar_error: the worker cannot make the output follow a format or call tools";
+            self.end(id, Ending::new(RunStatus::Failed, why));
+        }
         if self.conn.is_none() {
             self.wait_for_session();
         }

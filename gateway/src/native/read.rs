@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::admit::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
+use crate::admit::{Input, Params, RunRequest, Sampling, parse_replaces};
 use crate::clock::parse_rfc3339;
+use crate::dialogue::Dialogue;
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::{Fields, whole};
+use crate::openai::format::{FormatParams, shape};
+use crate::openai::turns::{speaks_of_tools, with_calls};
 use crate::snapshot::Priority;
 use crate::text::Message;
 
@@ -28,15 +31,27 @@ const PARAMS: Params = Params {
     max_output: "maxOutputTokens",
 };
 
+const NATIVE: FormatParams = FormatParams {
+    format: "responseFormat",
+    tools: "tools",
+    choice: "toolChoice",
+    parallel: "parallelToolCalls",
+};
+
 /// Everything but `model`, which was taken out before.
 pub(super) fn read_request(
     mut fields: Fields,
     model: String,
     payload_hash: [u8; 32],
 ) -> ApiResult<RunRequest> {
+    let mut input = input(&mut fields)?;
+    let (shape, tools) = shape(&mut fields, NATIVE)?;
+    if let Some(tools) = tools {
+        input = input.with_tools(tools, NATIVE.tools)?;
+    }
     let request = RunRequest {
         requested: model,
-        input: input(&mut fields)?,
+        input,
         params: PARAMS,
         max_output_tokens: fields
             .integer("maxOutputTokens", 1..=MAX_TOKENS)?
@@ -62,7 +77,7 @@ pub(super) fn read_request(
             .map(sampling)
             .transpose()?
             .unwrap_or_default(),
-        shape: Shape::default(),
+        shape,
         choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32,
         metadata: metadata(&mut fields, "metadata")?,
         attachment: None,
@@ -81,6 +96,7 @@ fn input(fields: &mut Fields) -> ApiResult<Input> {
             format!("`input` is missing: {WANT}"),
         )),
         Some(Value::String(text)) => Ok(Input::User(text)),
+        Some(Value::Array(list)) if list.iter().any(speaks_of_tools) => dialogue(list),
         Some(Value::Array(list)) if !list.is_empty() => list
             .into_iter()
             .enumerate()
@@ -93,6 +109,38 @@ fn input(fields: &mut Fields) -> ApiResult<Input> {
         },
         Some(_) => Err(ApiError::invalid("input", WANT)),
     }
+}
+
+/// Turns that speak of tools: `tool_calls` and `tool_call_id` as elsewhere.
+fn dialogue(list: Vec<Value>) -> ApiResult<Input> {
+    let turn = |(place, item): (usize, Value)| {
+        let param = format!("input[{place}]");
+        let Value::Object(map) = item else {
+            return Err(ApiError::invalid(
+                &param,
+                format!("`{param}` must be an object"),
+            ));
+        };
+        let mut fields = Fields::nested(map, &param);
+        let role = fields.string("role", 64)?.unwrap_or_default();
+        let content = fields.string("content", usize::MAX)?.unwrap_or_default();
+        let turn = Map::from_iter([
+            ("role".to_owned(), role.into()),
+            ("content".to_owned(), content.into()),
+        ]);
+        let turn = with_calls(turn, &mut fields)?;
+        fields.done()?;
+        Ok(turn)
+    };
+    let messages = list
+        .into_iter()
+        .enumerate()
+        .map(turn)
+        .collect::<ApiResult<_>>()?;
+    Ok(Input::Dialogue(Dialogue {
+        messages,
+        tools: None,
+    }))
 }
 
 fn message(item: Value, place: usize) -> ApiResult<Message> {

@@ -4,9 +4,10 @@ use http::{Response, StatusCode};
 use weir_protocol::error::ErrorCode;
 use weir_run::{Event, EventKind, FinishReason, Run, TokenLogprob, Usage};
 
+use super::called::Called;
 use super::chunk::object_id;
 use super::outcome::ended;
-use super::wire::{Answer, AnswerChoice, AnswerMessage, CompletionLogprobs};
+use super::wire::{Answer, AnswerChoice, AnswerMessage, CompletionLogprobs, EndedBy};
 use super::{Kind, Presentation};
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
@@ -19,6 +20,7 @@ struct Choice {
     logprobs: Vec<TokenLogprob>,
     /// Of tokens without text at the end so far.
     held: Vec<TokenLogprob>,
+    called: Called,
     reason: Option<FinishReason>,
 }
 
@@ -41,10 +43,12 @@ pub(super) async fn answer(
                 text,
                 choice,
                 logprobs,
+                tool_calls,
                 choice_finish_reason,
                 ..
             } => {
                 if let Some(choice) = choices.get_mut(choice as usize) {
+                    choice.called.add(tool_calls);
                     choice.add(&text, logprobs.unwrap_or_default());
                     choice.reason = choice.reason.or(choice_finish_reason);
                 }
@@ -113,15 +117,23 @@ fn present(
     index: u32,
     finish_reason: FinishReason,
 ) -> AnswerChoice {
-    let Choice { text, logprobs, .. } = choice;
+    let Choice {
+        text,
+        logprobs,
+        called,
+        ..
+    } = choice;
+    let tool_calls = called.whole();
+    let finish_reason = EndedBy::new(finish_reason, !tool_calls.is_empty());
     let top = presentation.logprobs;
     match presentation.kind {
         Kind::Chat => AnswerChoice::Chat {
             index,
             message: AnswerMessage {
                 role: "assistant",
-                content: text,
+                content: (!text.is_empty() || tool_calls.is_empty()).then_some(text),
                 refusal: None,
+                tool_calls,
             },
             logprobs: top.map(|_| logprobs.into()),
             finish_reason,

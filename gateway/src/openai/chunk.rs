@@ -2,10 +2,10 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
-use weir_run::{Event, EventKind, FinishReason, Run, TokenLogprob, Usage};
+use weir_run::{Event, EventKind, FinishReason, Run, TokenLogprob, ToolCallDelta, Usage};
 
 use super::outcome::Envelope;
-use super::wire::{ChatChunk, ChunkChoice, CompletionLogprobs, Delta};
+use super::wire::{ChatChunk, ChunkChoice, CompletionLogprobs, Delta, EndedBy};
 use super::{Kind, Presentation};
 use crate::http::sse::Shape;
 use crate::hub::Frame;
@@ -23,6 +23,7 @@ pub(super) struct Chunks {
 struct ChoiceState {
     began: bool,
     finished: bool,
+    called: bool,
     /// Log-probabilities of tokens without text so far: of held-back text, or of an end token, which is not shown.
     held: Vec<TokenLogprob>,
     offset: u64,
@@ -67,6 +68,8 @@ impl Chunks {
         logprobs: Vec<TokenLogprob>,
         finish_reason: Option<FinishReason>,
     ) -> ChunkChoice<'a> {
+        let called = self.choices[index as usize].called;
+        let finish_reason = finish_reason.map(|reason| EndedBy::new(reason, called));
         let shown = self.presentation.logprobs.filter(|_| !logprobs.is_empty());
         let state = &mut self.choices[index as usize];
         match self.presentation.kind {
@@ -78,6 +81,7 @@ impl Chunks {
                     delta: Delta {
                         role,
                         content: text.or(role.map(|_| "")),
+                        tool_calls: Vec::new(),
                     },
                     logprobs: shown.map(|_| logprobs.into()),
                     finish_reason,
@@ -107,6 +111,32 @@ impl Chunks {
         let mut logprobs = std::mem::take(&mut state.held);
         logprobs.append(&mut new);
         let choice = self.choice(index, Some(text), logprobs, None);
+        self.write(out, &[choice], None);
+    }
+
+    /// Pieces of calls, in a chunk of their own.
+    fn calls(&mut self, out: &mut BytesMut, index: u32, pieces: Vec<ToolCallDelta>) {
+        let Some(state) = self.choices.get_mut(index as usize) else {
+            return;
+        };
+        if pieces.is_empty() || self.presentation.kind != Kind::Chat {
+            return;
+        }
+        state.called = true;
+        let role = (!std::mem::replace(&mut state.began, true)).then_some("assistant");
+        let logprobs = std::mem::take(&mut state.held);
+        let shown = self.presentation.logprobs.filter(|_| !logprobs.is_empty());
+        let delta = Delta {
+            role,
+            content: None,
+            tool_calls: pieces.into_iter().map(Into::into).collect(),
+        };
+        let choice = ChunkChoice::Chat {
+            index,
+            delta,
+            logprobs: shown.map(|_| logprobs.into()),
+            finish_reason: None,
+        };
         self.write(out, &[choice], None);
     }
 
@@ -158,10 +188,12 @@ impl Shape for Chunks {
                 text,
                 choice,
                 logprobs,
+                tool_calls,
                 choice_finish_reason,
                 ..
             } => {
                 self.delta(&mut out, choice, &text, logprobs.unwrap_or_default());
+                self.calls(&mut out, choice, tool_calls);
                 if let Some(reason) = choice_finish_reason {
                     self.finish(&mut out, choice, reason);
                 }

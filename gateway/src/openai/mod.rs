@@ -2,10 +2,13 @@
 
 mod answer;
 mod call;
+pub(crate) mod called;
 mod chunk;
+pub(crate) mod format;
 mod models;
 mod outcome;
 mod read;
+pub(crate) mod turns;
 mod wire;
 
 pub(crate) use call::{chat, completions};

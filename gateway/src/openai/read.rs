@@ -6,15 +6,16 @@ use serde_json::{Map, Value, json};
 use weir_protocol::error::ErrorCode;
 use weir_run::payload_hash;
 
+use super::format::{CHAT, shape};
+use super::turns::messages;
 use super::{Kind, Presentation};
-use crate::admit::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
+use crate::admit::{Input, Params, RunRequest, Sampling, parse_replaces};
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::Fields;
 use crate::http::route::Call;
 use crate::native::read::{
     MAX_CHOICES, MAX_KEY_BYTES, MAX_LOGPROBS, deadline, metadata, priority, request_key, token_ids,
 };
-use crate::text::Message;
 
 /// `OpenAI`'s documents say 4; its clients send what they like.
 const MAX_STOP: usize = 16;
@@ -31,17 +32,13 @@ const NEUTRAL: &[(&str, &[&str])] = &[
     ("logit_bias", &["{}"]),
     ("modalities", &["[\"text\"]"]),
     ("moderation", &[]),
-    ("parallel_tool_calls", &["true", "false"]),
     ("prediction", &[]),
     ("prompt_cache_key", &[]),
     ("prompt_cache_retention", &[]),
     ("reasoning_effort", &["\"none\""]),
-    ("response_format", &["{\"type\":\"text\"}"]),
     ("service_tier", &["\"auto\"", "\"default\""]),
     ("store", &["false"]),
     ("suffix", &["\"\""]),
-    ("tool_choice", &["\"none\"", "\"auto\""]),
-    ("tools", &["[]"]),
     ("verbosity", &["\"medium\""]),
     ("web_search_options", &[]),
 ];
@@ -66,10 +63,14 @@ pub(super) fn read(
             "max_tokens"
         },
     };
-    let input = match kind {
+    let mut input = match kind {
         Kind::Chat => messages(&mut fields)?,
         Kind::Completion => prompt(&mut fields)?,
     };
+    let (shape, tools) = shape(&mut fields, CHAT)?;
+    if let Some(tools) = tools {
+        input = input.with_tools(tools, CHAT.tools)?;
+    }
     let presentation = presentation(kind, &mut fields)?;
     let sampling = sampling(&mut fields, presentation.logprobs)?;
     let max_output_tokens = max_tokens(kind, &mut fields)?;
@@ -101,7 +102,7 @@ pub(super) fn read(
         allow_fallback: header(call, "x-weir-allow-fallback", flag)?.unwrap_or(false),
         replaces: header(call, "x-weir-replaces", parse_replaces)?,
         sampling,
-        shape: Shape::default(),
+        shape,
         choices,
         metadata: labels,
         attachment: None,
@@ -143,90 +144,6 @@ fn number(text: &str, param: &str) -> ApiResult<u64> {
 fn flag(text: &str, param: &str) -> ApiResult<bool> {
     text.parse()
         .map_err(|_| ApiError::invalid(param, format!("{param} must be true or false")))
-}
-
-fn messages(fields: &mut Fields) -> ApiResult<Input> {
-    let list = match fields.take("messages") {
-        Some(Value::Array(list)) if !list.is_empty() => list,
-        _ => {
-            return Err(ApiError::invalid(
-                "messages",
-                "`messages` must be a list with at least one message",
-            ));
-        }
-    };
-    list.into_iter()
-        .enumerate()
-        .map(|(place, item)| message(item, place))
-        .collect::<ApiResult<Vec<_>>>()
-        .map(Input::Chat)
-}
-
-fn message(item: Value, place: usize) -> ApiResult<Message> {
-    let param = format!("messages[{place}]");
-    let Value::Object(map) = item else {
-        return Err(ApiError::invalid(
-            &param,
-            format!("`{param}` must be an object"),
-        ));
-    };
-    let mut fields = Fields::nested(map, &param);
-    let role = fields.string("role", 64)?.ok_or_else(|| {
-        ApiError::invalid(
-            format!("{param}.role"),
-            format!("`{param}.role` is missing"),
-        )
-    })?;
-    // `developer` is OpenAI's newer word for what templates call `system`.
-    let role = if role == "developer" {
-        "system".to_owned()
-    } else {
-        role
-    };
-    let content = match fields.take("content") {
-        None if role == "assistant" => String::new(),
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .map(|part| text_part(part, &param))
-            .collect::<ApiResult<String>>()?,
-        _ => {
-            let param = format!("{param}.content");
-            let what = format!("`{param}` must be text or a list of text parts");
-            return Err(ApiError::invalid(param, what));
-        }
-    };
-    fields.string("name", 64)?;
-    for name in [
-        "tool_calls",
-        "tool_call_id",
-        "function_call",
-        "audio",
-        "refusal",
-    ] {
-        match fields.take(name) {
-            None => {}
-            Some(Value::Array(list)) if list.is_empty() => {}
-            Some(_) => return Err(unsupported(&format!("{param}.{name}"))),
-        }
-    }
-    fields.done()?;
-    Ok(Message { role, content })
-}
-
-fn text_part(part: &Value, param: &str) -> ApiResult<String> {
-    match (part.get("type").and_then(Value::as_str), part.get("text")) {
-        (Some("text"), Some(Value::String(text))) => Ok(text.clone()),
-        (Some(kind), _) if kind != "text" => Err(ApiError::new(
-            ErrorCode::UnsupportedParameter,
-            format!("content parts of type {kind:?} are not supported; send text"),
-        )
-        .param(format!("{param}.content"))),
-        _ => Err(ApiError::invalid(
-            format!("{param}.content"),
-            "a content part must be {\"type\": \"text\", \"text\": …}",
-        )),
-    }
 }
 
 fn prompt(fields: &mut Fields) -> ApiResult<Input> {
@@ -372,7 +289,7 @@ fn refuse_unsupported(fields: &mut Fields) -> ApiResult<()> {
     Ok(())
 }
 
-fn unsupported(param: &str) -> ApiError {
+pub(super) fn unsupported(param: &str) -> ApiError {
     ApiError::new(
         ErrorCode::UnsupportedParameter,
         format!("`{param}` is not supported here; leave it out"),

@@ -1,7 +1,9 @@
 //! The objects of `OpenAI`'s API, with the fields its clients read.
 
 use serde::Serialize;
-use weir_run::{FinishReason, TokenLogprob, Usage};
+use weir_run::{FinishReason, TokenLogprob, ToolCallDelta, Usage};
+
+use super::called::WholeCall;
 
 #[derive(Serialize)]
 pub(super) struct ChatChunk<'a> {
@@ -26,13 +28,13 @@ pub(super) enum ChunkChoice<'a> {
         index: u32,
         delta: Delta<'a>,
         logprobs: Option<ChatLogprobs>,
-        finish_reason: Option<FinishReason>,
+        finish_reason: Option<EndedBy>,
     },
     Completion {
         index: u32,
         text: &'a str,
         logprobs: Option<CompletionLogprobs>,
-        finish_reason: Option<FinishReason>,
+        finish_reason: Option<EndedBy>,
     },
 }
 
@@ -42,6 +44,63 @@ pub(super) struct Delta<'a> {
     pub(super) role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tool_calls: Vec<CallDelta>,
+}
+
+/// A piece of a call, as clients put them together by `index`.
+#[derive(Serialize)]
+pub(super) struct CallDelta {
+    index: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<ToolCallDelta> for CallDelta {
+    fn from(piece: ToolCallDelta) -> Self {
+        let first = !piece.name.is_empty();
+        Self {
+            index: piece.index,
+            id: first.then_some(piece.id),
+            r#type: first.then_some("function"),
+            function: FunctionDelta {
+                name: first.then_some(piece.name),
+                arguments: piece.arguments,
+            },
+        }
+    }
+}
+
+/// Why a choice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EndedBy {
+    Stop,
+    Length,
+    ToolCalls,
+    ContentFilter,
+}
+
+impl EndedBy {
+    /// A choice that called something and came to its end says so.
+    pub(crate) fn new(reason: FinishReason, called: bool) -> Self {
+        match reason {
+            FinishReason::Length => Self::Length,
+            FinishReason::ContentFilter => Self::ContentFilter,
+            FinishReason::Stop if called => Self::ToolCalls,
+            FinishReason::Stop => Self::Stop,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -61,21 +120,24 @@ pub(super) enum AnswerChoice {
         index: u32,
         message: AnswerMessage,
         logprobs: Option<ChatLogprobs>,
-        finish_reason: FinishReason,
+        finish_reason: EndedBy,
     },
     Completion {
         index: u32,
         text: String,
         logprobs: Option<CompletionLogprobs>,
-        finish_reason: FinishReason,
+        finish_reason: EndedBy,
     },
 }
 
 #[derive(Serialize)]
 pub(super) struct AnswerMessage {
     pub(super) role: &'static str,
-    pub(super) content: String,
+    /// Null where the answer is calls alone.
+    pub(super) content: Option<String>,
     pub(super) refusal: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tool_calls: Vec<WholeCall>,
 }
 
 #[derive(Clone, Copy, Serialize)]

@@ -15,6 +15,7 @@ mod cancel;
 mod client;
 mod connections;
 mod durable;
+mod formats;
 mod gate;
 mod native;
 mod openai;

@@ -142,11 +142,11 @@ async fn what_is_not_supported_is_refused_unless_it_asks_for_nothing() {
     let acme = site.client("acme");
     for (field, neutral, asking) in [
         ("logit_bias", json!({}), json!({"5": 10})),
-        ("tools", json!([]), json!([{"type": "function"}])),
+        ("tools", json!([]), json!([{"type": "web_search"}])),
         (
             "response_format",
             json!({"type": "text"}),
-            json!({"type": "json_object"}),
+            json!({"type": "xml"}),
         ),
         ("store", json!(false), json!(true)),
         ("modalities", json!(["text"]), json!(["audio"])),

@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 use weir_protocol::worker::{Attach, Cancel, Hello, Progress, Submit};
 
 use super::outbox::Outbox;
+use crate::grammar::Ready;
 
 /// A session's number within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +18,7 @@ pub(crate) enum Command {
     /// A session's stream is gone; its runs go on.
     Close(SessionId),
     /// A run is to start.
-    Submit(SessionId, Box<Submit>),
+    Submit(SessionId, Box<Order>),
     /// A run is to be taken over.
     Attach(SessionId, Attach),
     /// A run is to end.
@@ -30,6 +31,14 @@ pub(crate) enum Command {
     Drain,
     /// End the thread as it stands.
     Stop,
+}
+
+/// A run that is to start, with its grammar compiled.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) submit: Submit,
+    /// Of a run that has one.
+    pub(crate) grammar: Option<Ready>,
 }
 
 /// A gateway that wants a session.

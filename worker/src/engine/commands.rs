@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use weir_protocol::worker::{Attach, Cancel, Progress, Submit, finish::Reason, rejected::Code};
+use weir_protocol::worker::{Attach, Cancel, Progress, finish::Reason, rejected::Code};
 use weir_scheduler::{NewSequence, Refused};
 
-use super::command::{Command, OpenSession, SessionId};
+use super::command::{Command, OpenSession, Order, SessionId};
 use super::core::Engine;
 use super::output::ChoiceText;
 use super::request::{Refusal, Request, refuse, run_key};
@@ -17,7 +17,7 @@ impl Engine {
         match command {
             Command::Open(open) => self.open(open),
             Command::Close(session) => self.close(session),
-            Command::Submit(session, submit) => self.submit(session, *submit),
+            Command::Submit(session, order) => self.submit(session, *order),
             Command::Attach(session, attach) => self.attach(session, &attach),
             Command::Cancel(session, cancel) => self.cancel(session, &cancel),
             Command::Progress(session, progress) => self.progress(session, &progress),
@@ -76,14 +76,15 @@ impl Engine {
         }
     }
 
-    fn submit(&mut self, session: SessionId, submit: Submit) {
-        let (run, epoch) = (submit.run.clone(), submit.epoch);
-        if let Err(refusal) = self.try_submit(session, submit) {
+    fn submit(&mut self, session: SessionId, order: Order) {
+        let (run, epoch) = (order.submit.run.clone(), order.submit.epoch);
+        if let Err(refusal) = self.try_submit(session, order) {
             self.sessions.reject(session, &run, epoch, refusal);
         }
     }
 
-    fn try_submit(&mut self, session: SessionId, submit: Submit) -> Result<(), Refusal> {
+    fn try_submit(&mut self, session: SessionId, order: Order) -> Result<(), Refusal> {
+        let Order { submit, grammar } = order;
         let key = run_key(&submit.run)?;
         if let Some(number) = self.runs.find(&key) {
             return self.submit_again(session, number, submit.epoch, submit.credit);
@@ -94,10 +95,10 @@ impl Engine {
         let Some(gateway) = self.sessions.gateway(session) else {
             return Ok(());
         };
-        let request = Request::check(submit, &self.parts.served)?;
+        let request = Request::check(submit, grammar, &self.parts.served)?;
         let number = self.runs.next_number();
         let texts = (0..request.choices)
-            .map(|_| ChoiceText::new(&self.parts.tokenizer, &request.rules))
+            .map(|choice| ChoiceText::new(&self.parts.tokenizer, &request, choice))
             .collect();
         let new = NewRun {
             gateway,
@@ -105,6 +106,12 @@ impl Engine {
         };
         let run = Run::new(&new, &request, texts, Instant::now());
         self.start(number, &request)?;
+        if let Some(grammar) = &request.grammar {
+            for choice in 0..request.choices {
+                self.places
+                    .insert(number.sequence(choice), grammar.matcher());
+            }
+        }
         self.runs.insert(number, run);
         self.settle_pause(number);
         Ok(())

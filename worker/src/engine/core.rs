@@ -10,6 +10,7 @@ use weir_protocol::worker::{EngineLimits, LoadedModel, Welcome, finish::Reason};
 use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
 
 use super::held::HeldRuns;
+use super::masks::{Advanced, Places};
 use super::observe::Observer;
 use super::output::logprob;
 use super::request::Served;
@@ -46,6 +47,7 @@ pub(crate) struct Engine {
     pub(super) parts: Parts,
     pub(super) runs: HeldRuns,
     pub(super) sessions: Sessions,
+    pub(super) places: Places,
     pub(super) draining: bool,
     sampled: Vec<Sampled>,
     /// Runs that got a row in this step.
@@ -69,10 +71,12 @@ pub(crate) enum Stepped {
 
 impl Engine {
     pub(crate) fn new(parts: Parts, publish: watch::Sender<Snapshot>) -> Self {
+        let places = Places::new(parts.observer.mask.clone());
         Self {
             parts,
             runs: HeldRuns::default(),
             sessions: Sessions::default(),
+            places,
             draining: false,
             sampled: Vec::new(),
             touched: Vec::new(),
@@ -103,9 +107,12 @@ impl Engine {
         if self.parts.scheduler.batch().is_empty() {
             return Ok(Stepped::Nothing);
         }
-        self.parts
-            .backend
-            .step(self.parts.scheduler.batch(), &mut self.sampled)?;
+        self.places.look_ahead(self.parts.scheduler.batch());
+        self.parts.backend.step(
+            self.parts.scheduler.batch(),
+            &self.places,
+            &mut self.sampled,
+        )?;
         let computed = Instant::now();
         self.complete(computed);
         self.flush();
@@ -164,12 +171,14 @@ impl Engine {
             sampled,
             touched,
             snapshot,
+            places,
             ..
         } = self;
         let Parts {
             scheduler,
             tokenizer,
             observer,
+            served,
             ..
         } = parts;
         touched.clear();
@@ -177,6 +186,8 @@ impl Engine {
         scheduler.complete(tokens, |outcome: &Outcome| {
             snapshot.output_tokens += 1;
             let (number, choice) = RunNumber::of(outcome.id);
+            let is_end = served.end_tokens.contains(&outcome.token);
+            let advanced = places.advance(outcome.id, outcome.token, is_end);
             let ended = runs.change(number, |run| {
                 let logprob = run
                     .wants_logprobs()
@@ -185,11 +196,20 @@ impl Engine {
                     let first = now.saturating_duration_since(run.submitted());
                     observer.first_token.observe(first.as_secs_f64());
                 }
-                run.take(choice, outcome.token, logprob)
+                match advanced {
+                    Some(Err(error)) => Some(run.leave(choice, &error)),
+                    Some(Ok(advanced)) => run.take(
+                        choice,
+                        outcome.token,
+                        (logprob, advanced == Advanced::Complete),
+                    ),
+                    None => run.take(choice, outcome.token, (logprob, false)),
+                }
             });
             touched.push(number);
             match ended.flatten() {
                 Some(reason) => {
+                    places.remove(outcome.id);
                     snapshot.count_finish(reason);
                     Verdict::Stop
                 }
@@ -216,6 +236,7 @@ impl Engine {
             .collect();
         for sequence in &live {
             self.parts.scheduler.abort(*sequence);
+            self.places.remove(*sequence);
             self.snapshot.count_finish(reason);
         }
         self.runs.change(number, |run| run.end(reason, message));

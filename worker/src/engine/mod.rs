@@ -4,6 +4,7 @@ pub(crate) mod command;
 mod commands;
 pub(crate) mod core;
 mod held;
+mod masks;
 pub(crate) mod observe;
 pub(crate) mod outbox;
 mod output;

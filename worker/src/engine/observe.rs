@@ -20,6 +20,8 @@ pub(crate) struct Observer {
     pub(crate) step: Histogram,
     /// The part of it outside of the backend.
     pub(crate) host: Histogram,
+    /// The mask of one row with a grammar.
+    pub(crate) mask: Histogram,
     /// From submit to the first slot.
     pub(crate) queue: Histogram,
     /// From submit to the first token.
@@ -37,6 +39,11 @@ impl Observer {
             host: metrics.histogram(
                 "weir_engine_step_host_seconds",
                 "Time of an engine step outside of the backend",
+                &HOST_SECONDS,
+            ),
+            mask: metrics.histogram(
+                "weir_engine_mask_seconds",
+                "Time to make the mask of one row with a grammar",
                 &HOST_SECONDS,
             ),
             queue: metrics.histogram(

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use weir_grammar::{CallParser, CallPiece, GrammarError, Parsed};
 use weir_model::backend::Sampled;
 use weir_model::tokenizer::{DecodeStart, Detokenizer, StopMatcher, Tokenizer};
-use weir_protocol::worker::{Finish, Logprob, finish::Reason, logprob::Top};
+use weir_protocol::worker::{Finish, Logprob, ToolCall, finish::Reason, logprob::Top};
+
+use super::request::Request;
 
 /// What ends every choice of a run.
 #[derive(Clone, Debug)]
@@ -28,94 +31,159 @@ pub(crate) struct EndRules {
 pub(crate) struct ChoiceText {
     detokenizer: Detokenizer,
     stops: StopMatcher,
+    calls: Option<Calls>,
     tokens: u32,
 }
 
+/// Calls of tools in one choice's output.
+#[derive(Debug)]
+struct Calls {
+    parser: CallParser,
+    /// What the ids of the calls begin with: the run and the choice, so that an id is the same whoever asks.
+    id: String,
+}
+
 /// What a token added.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Taken {
     /// Text that is decided; may be empty.
     pub(crate) text: String,
+    /// Pieces of calls.
+    pub(crate) calls: Vec<ToolCall>,
     /// Set when the choice is over.
     pub(crate) finish: Option<Finish>,
 }
 
 impl ChoiceText {
-    pub(crate) fn new(tokenizer: &Tokenizer, rules: &EndRules) -> Self {
+    pub(crate) fn new(tokenizer: &Tokenizer, request: &Request, choice: u32) -> Self {
+        let rules = &request.rules;
         let start = if rules.continues_text {
             DecodeStart::Continuation
         } else {
             DecodeStart::Text
         };
+        let parser = request
+            .grammar
+            .as_ref()
+            .and_then(|grammar| grammar.calls.clone());
         Self {
             detokenizer: tokenizer.detokenizer(start),
             stops: StopMatcher::new(rules.stops.iter().map(String::as_str)),
+            calls: parser.map(|parser| Calls {
+                parser,
+                id: format!("call_{:032x}{choice:02x}", u128::from_be_bytes(request.key)),
+            }),
             tokens: 0,
         }
     }
 
-    /// Takes a sampled token.
-    pub(crate) fn take(&mut self, token: u32, rules: &EndRules) -> Taken {
+    /// Takes a sampled token; `is_complete` says that the grammar allows nothing after it.
+    ///
+    /// # Errors
+    /// What came is neither text nor a call, though the grammar let it through.
+    pub(crate) fn take(
+        &mut self,
+        token: u32,
+        rules: &EndRules,
+        is_complete: bool,
+    ) -> Result<Taken, GrammarError> {
         self.tokens += 1;
-        let mut text = String::new();
+        let mut added = Taken::default();
         if rules.end_tokens.contains(&token) || rules.stop_tokens.contains(&token) {
-            let finish = self
-                .flush(rules, &mut text)
-                .unwrap_or_else(|| finish(Reason::Stop));
-            return Taken {
-                text,
-                finish: Some(finish),
-            };
+            let end = self.flush(rules, &mut added)?;
+            added.finish = Some(end.unwrap_or_else(|| finish(Reason::Stop)));
+            return Ok(added);
         }
-        if let Some(stopped) = self.push(token, rules, &mut text) {
-            return Taken {
-                text,
-                finish: Some(stopped),
+        added.finish = self.push(token, rules, &mut added)?;
+        if added.finish.is_none() && (is_complete || self.tokens >= rules.max_tokens) {
+            let reason = if is_complete {
+                Reason::Stop
+            } else {
+                Reason::Length
             };
+            let end = self.flush(rules, &mut added)?;
+            added.finish = Some(end.unwrap_or_else(|| finish(reason)));
         }
-        if self.tokens >= rules.max_tokens {
-            let finish = self
-                .flush(rules, &mut text)
-                .unwrap_or_else(|| finish(Reason::Length));
-            return Taken {
-                text,
-                finish: Some(finish),
-            };
-        }
-        Taken { text, finish: None }
+        Ok(added)
     }
 
     /// What was held back, for a choice that ends without a further token.
     pub(crate) fn rest(&mut self, rules: &EndRules) -> String {
-        let mut text = String::new();
-        // A stop string that the last bytes complete no longer changes how the choice ends, only that it is not shown.
-        let _ = self.flush(rules, &mut text);
-        text
+        let mut added = Taken::default();
+        // A stop string that the last bytes complete no longer changes how the choice ends, only that it is not shown; and what does
+        // not follow the grammar is not shown either.
+        let _ = self.flush(rules, &mut added);
+        added.text
     }
 
-    fn push(&mut self, token: u32, rules: &EndRules, text: &mut String) -> Option<Finish> {
-        if rules.stops.is_empty() || self.tokens <= rules.min_tokens {
-            self.detokenizer.push(token, text);
-            return None;
-        }
+    fn push(
+        &mut self,
+        token: u32,
+        rules: &EndRules,
+        added: &mut Taken,
+    ) -> Result<Option<Finish>, GrammarError> {
         let mut raw = String::new();
         self.detokenizer.push(token, &mut raw);
-        self.stops
-            .push(&raw, text)
-            .map(|found| stopped_by(&rules.stops[found.index]))
+        let raw = self.without_calls(raw, false, added)?;
+        if rules.stops.is_empty() || self.tokens <= rules.min_tokens {
+            added.text.push_str(&raw);
+            return Ok(None);
+        }
+        Ok(self
+            .stops
+            .push(&raw, &mut added.text)
+            .map(|found| stopped_by(&rules.stops[found.index])))
     }
 
-    fn flush(&mut self, rules: &EndRules, text: &mut String) -> Option<Finish> {
+    fn flush(
+        &mut self,
+        rules: &EndRules,
+        added: &mut Taken,
+    ) -> Result<Option<Finish>, GrammarError> {
         let mut raw = String::new();
         self.detokenizer.finish(&mut raw);
+        let raw = self.without_calls(raw, true, added)?;
         let found = self
             .stops
-            .push(&raw, text)
+            .push(&raw, &mut added.text)
             .map(|found| stopped_by(&rules.stops[found.index]));
         if found.is_none() {
-            self.stops.finish(text);
+            self.stops.finish(&mut added.text);
         }
-        found
+        Ok(found)
+    }
+
+    /// Takes pieces of calls out of some output; what is left is text.
+    fn without_calls(
+        &mut self,
+        raw: String,
+        is_last: bool,
+        added: &mut Taken,
+    ) -> Result<String, GrammarError> {
+        let Some(Calls { parser, id }) = &mut self.calls else {
+            return Ok(raw);
+        };
+        let mut parsed = Parsed::default();
+        parser.push(&raw, &mut parsed)?;
+        if is_last {
+            parser.finish(&mut parsed);
+        }
+        added
+            .calls
+            .extend(parsed.pieces.into_iter().map(|piece| match piece {
+                CallPiece::Name { index, name } => ToolCall {
+                    index,
+                    id: format!("{id}{index:02x}"),
+                    name,
+                    arguments: String::new(),
+                },
+                CallPiece::Arguments { index, part } => ToolCall {
+                    index,
+                    arguments: part,
+                    ..ToolCall::default()
+                },
+            }));
+        Ok(parsed.text)
     }
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use weir_model::backend::SamplingParams;
 use weir_protocol::frames::run_bytes;
-use weir_protocol::worker::{Sampling, Submit, rejected::Code};
+use weir_protocol::worker::{Grammar, Sampling, Submit, rejected::Code};
 use weir_scheduler::Priority;
 
 use super::output::EndRules;
+use crate::grammar::{Compiled, Ready};
 
 /// A run's id.
 pub(crate) type RunKey = [u8; 16];
@@ -48,6 +49,8 @@ pub(crate) struct Request {
     pub(crate) rules: EndRules,
     /// Of the first choice; the others differ in their seed.
     pub(crate) sampling: SamplingParams,
+    /// What its output must look like.
+    pub(crate) grammar: Option<Arc<Compiled>>,
 }
 
 /// Why nothing was started.
@@ -77,7 +80,11 @@ pub(crate) fn run_key(bytes: &[u8]) -> Result<RunKey, Refusal> {
 
 impl Request {
     /// Checks a frame against what is served.
-    pub(crate) fn check(submit: Submit, served: &Served) -> Result<Self, Refusal> {
+    pub(crate) fn check(
+        submit: Submit,
+        grammar: Option<Ready>,
+        served: &Served,
+    ) -> Result<Self, Refusal> {
         let key = run_key(&submit.run)?;
         if submit.version_digest != served.version_digest {
             return refuse(
@@ -101,6 +108,7 @@ impl Request {
         };
         let sampling = submit.sampling.unwrap_or_else(greedy);
         check_sampling(&sampling, served)?;
+        let grammar = check_grammar(submit.grammar.as_ref(), grammar, &sampling)?;
         let end_tokens = if sampling.ignore_eos {
             Arc::from([])
         } else {
@@ -130,7 +138,11 @@ impl Request {
             stops: sampling.stop,
             max_tokens,
             min_tokens: params.min_tokens,
-            continues_text: submit.continues_text,
+            // A grammar speaks of every byte, the first space included.
+            continues_text: submit.continues_text
+                || grammar
+                    .as_ref()
+                    .is_some_and(|grammar| grammar.calls.is_none()),
         };
         Ok(Self {
             key,
@@ -142,6 +154,7 @@ impl Request {
             credit: submit.credit,
             rules,
             sampling: params,
+            grammar,
         })
     }
 }
@@ -235,6 +248,32 @@ fn check_sampling(sampling: &Sampling, served: &Served) -> Result<(), Refusal> {
         );
     }
     Ok(())
+}
+
+/// A grammar ends the output by itself, so nothing may keep it from that or end it elsewhere: stop strings, which cut the text, are
+/// the client's own wish.
+fn check_grammar(
+    asked: Option<&Grammar>,
+    ready: Option<Ready>,
+    sampling: &Sampling,
+) -> Result<Option<Arc<Compiled>>, Refusal> {
+    let grammar = match (asked, ready) {
+        (None, _) => return Ok(None),
+        (Some(_), Some(Ok(grammar))) => grammar,
+        (Some(_), Some(Err(error))) => {
+            return refuse(Code::Invalid, format!("grammar_error: {error}"));
+        }
+        (Some(_), None) => {
+            return refuse(Code::Invalid, "grammar_error: the grammar was not compiled");
+        }
+    };
+    if sampling.ignore_eos || sampling.min_tokens > 0 || !sampling.stop_token_ids.is_empty() {
+        return refuse(
+            Code::Invalid,
+            "grammar_error: ignore_eos, min_tokens and stop_token_ids are not possible with a grammar",
+        );
+    }
+    Ok(Some(grammar))
 }
 
 /// Best token each time, nothing else.

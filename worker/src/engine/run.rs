@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use weir_grammar::GrammarError;
 use weir_model::backend::SamplingParams;
 use weir_protocol::worker::{Finish, Logprob, Row, Started, finish::Reason};
 use weir_scheduler::SequenceId;
@@ -170,23 +171,41 @@ impl Run {
         &mut self,
         choice: u32,
         token: u32,
-        logprob: Option<Logprob>,
+        (logprob, is_complete): (Option<Logprob>, bool),
     ) -> Option<Reason> {
         let entry = &mut self.choices[choice as usize];
         assert!(entry.live, "a token came for a choice that has ended");
-        let added = entry.text.take(token, &self.rules);
+        let added = match entry.text.take(token, &self.rules, is_complete) {
+            Ok(added) => added,
+            Err(error) => return Some(self.leave(choice, &error)),
+        };
         let reason = added.finish.as_ref().map(Finish::reason);
         let row = Row {
             choice,
             tokens: 1,
             token_id: token,
             text: added.text,
+            tool_calls: added.calls,
             logprob,
             finish: added.finish,
             ..Row::default()
         };
         self.push(row);
         reason
+    }
+
+    /// Ends a live choice whose output left its grammar: the token that did is not shown.
+    pub(crate) fn leave(&mut self, choice: u32, error: &GrammarError) -> Reason {
+        let end = Finish {
+            message: format!("grammar_error: {error}"),
+            ..finish(Reason::Failed)
+        };
+        self.push(Row {
+            choice,
+            finish: Some(end),
+            ..Row::default()
+        });
+        Reason::Failed
     }
 
     /// Ends every live choice without a further token. Text held back comes with the last row: its tokens are billed.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use weir_protocol::worker::Row;
+use weir_protocol::worker::{Row, ToolCall};
 
 /// Bytes a row costs besides its text and alternatives.
 const ROW_BYTES: usize = size_of::<Row>();
@@ -100,7 +100,12 @@ fn row_bytes(row: &Row) -> usize {
     let logprob = row.logprob.as_ref().map_or(0, |logprob| {
         logprob.token.len() + logprob.token_bytes.len() + logprob.top.len() * 96
     });
-    ROW_BYTES + row.text.len() + logprob
+    let calls: usize = row.tool_calls.iter().map(call_bytes).sum();
+    ROW_BYTES + row.text.len() + logprob + calls
+}
+
+fn call_bytes(call: &ToolCall) -> usize {
+    size_of::<ToolCall>() + call.id.len() + call.name.len() + call.arguments.len()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use weir_model::backend::{Backend, BackendError, BackendLimits, Sampled, SamplingParams};
+use weir_model::backend::{Backend, BackendError, BackendLimits, Masks, Sampled, SamplingParams};
 use weir_model::tokenizer::Tokenizer;
 use weir_scheduler::{Batch, Row, SlotId};
 
@@ -24,6 +24,7 @@ struct State {
     /// Steps that may still be made, if they are counted.
     allowed: Option<u64>,
     fault: Option<Fault>,
+    ignores_masks: bool,
 }
 
 /// How a backend dies.
@@ -47,6 +48,15 @@ impl Controls {
     /// Lets every step pass.
     pub(crate) fn release(&self) {
         self.change(|state| state.allowed = None);
+    }
+
+    /// From now on tokens are sampled as if no output had a grammar: a broken device.
+    pub(crate) fn ignore_masks(&self) {
+        self.change(|state| state.ignores_masks = true);
+    }
+
+    fn ignores_masks(&self) -> bool {
+        self.state.0.lock().unwrap().ignores_masks
     }
 
     /// The next step dies.
@@ -113,7 +123,12 @@ impl Backend for FakeBackend {
         );
     }
 
-    fn step(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), BackendError> {
+    fn step(
+        &mut self,
+        batch: &Batch,
+        masks: &dyn Masks,
+        sampled: &mut Vec<Sampled>,
+    ) -> Result<(), BackendError> {
         match self.controls.pass() {
             Some(Fault::Error) => {
                 return Err(BackendError::Device {
@@ -138,7 +153,12 @@ impl Backend for FakeBackend {
             if row.samples {
                 let (params, prompt) = self.slots[row.slot.0 as usize].as_ref().expect("open");
                 let made = row.start + row.token_count - u32::try_from(prompt.len()).unwrap();
-                let token = next(chain, params.seed, prompt, made);
+                let mut token = next(chain, params.seed, prompt, made);
+                if let Some(mask) = masks.mask(row.sequence)
+                    && !self.controls.ignores_masks()
+                {
+                    token = allowed(&mask, token, extend(chain, made));
+                }
                 let top = (0..params.logprobs.unwrap_or(0))
                     .map(|rank| (token + rank, -0.5 - rank as f32));
                 sampled.push(Sampled {
@@ -176,6 +196,21 @@ pub(crate) fn text_of(tokens: &[u32]) -> String {
         .filter_map(|token| u8::try_from(*token).ok())
         .collect();
     String::from_utf8(bytes).unwrap()
+}
+
+/// The token itself where the mask allows it, else one that depends on the chain.
+fn allowed(mask: &[u32], token: u32, chain: u64) -> u32 {
+    let is_set = |token: &u32| {
+        mask.get(*token as usize / 32)
+            .is_some_and(|word| word >> (token % 32) & 1 == 1)
+    };
+    if is_set(&token) {
+        return token;
+    }
+    let all: Vec<u32> = (0..VOCAB).filter(is_set).collect();
+    all.get((chain >> 7) as usize % all.len().max(1))
+        .copied()
+        .unwrap_or(0)
 }
 
 fn extend(chain: u64, token: u32) -> u64 {

@@ -9,6 +9,7 @@
 mod fake;
 mod flow;
 mod gateway;
+mod grammar;
 mod harness;
 mod output;
 mod ownership;

@@ -29,6 +29,7 @@ fn run(logits: &[f32], params: &SamplingParams, position: u64, counts: &TokenCou
     let row = RowPosition {
         position,
         output_len: 0,
+        mask: None,
     };
     let mut scratch = Scratch::new(logits.len());
     let kernels = Kernels::at_most(Level::Avx512);
@@ -288,6 +289,7 @@ fn masked_tokens_are_not_chosen_and_broken_logits_are_reported() {
     let row = RowPosition {
         position: 0,
         output_len: 0,
+        mask: None,
     };
     let mut scratch = Scratch::new(2);
     let result = sample(
@@ -299,4 +301,40 @@ fn masked_tokens_are_not_chosen_and_broken_logits_are_reported() {
         &mut scratch,
     );
     assert_eq!(result, Err(NotANumber));
+}
+
+#[test]
+fn only_what_the_mask_allows_is_chosen_whatever_the_filters_say() {
+    let kernels = Kernels::at_most(Level::Avx512);
+    let logits: Vec<f32> = (0..70u8).map(f32::from).collect();
+    let mut scratch = Scratch::new(logits.len());
+    // Tokens 3 and 40; 64 to 69 lie beyond the last word.
+    let mask = [1 << 3, 1 << 8];
+    for (top_k, temperature) in [(0, 0.0), (1, 1.0), (5, 3.0), (0, 50.0)] {
+        for position in 0..20 {
+            let params = SamplingParams {
+                temperature,
+                top_k,
+                ..plain()
+            };
+            let row = RowPosition {
+                position,
+                output_len: 0,
+                mask: Some(&mask),
+            };
+            let chosen = sample(
+                &kernels,
+                &mut logits.clone(),
+                &params,
+                row,
+                &TokenCounts::default(),
+                &mut scratch,
+            )
+            .unwrap();
+            assert!([3, 40].contains(&chosen.token), "{chosen:?}");
+            if temperature < 50.0 {
+                assert_eq!(chosen.token, 40, "the better one by far");
+            }
+        }
+    }
 }

@@ -86,6 +86,11 @@ impl TokenTable {
         table
     }
 
+    /// Whether [`Self::bytes`] says of every token what it stands for.
+    pub fn is_exact(&self) -> bool {
+        self.library.is_none()
+    }
+
     /// One past the highest token id.
     pub fn len(&self) -> usize {
         self.special.len()

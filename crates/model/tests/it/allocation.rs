@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use weir_model::CpuOptions;
-use weir_model::backend::{Backend as _, SamplingParams};
+use weir_model::backend::{Backend as _, NoMasks, SamplingParams};
 use weir_scheduler::Batch;
 
 use crate::harness::{Sequence, add_row, greedy, load, options};
@@ -70,7 +70,7 @@ fn a_warm_step_allocates_nothing() {
             add_row(&mut batch, sequence, left);
         }
         let before = ALLOCATIONS.get();
-        backend.step(&batch, &mut sampled).unwrap();
+        backend.step(&batch, &NoMasks, &mut sampled).unwrap();
         allocated.push(ALLOCATIONS.get() - before);
         for (sequence, sampled) in sequences.iter_mut().zip(&sampled) {
             sequence.tokens.push(sampled.token);

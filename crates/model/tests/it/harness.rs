@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use weir_model::backend::{Backend as _, Sampled, SamplingParams};
+use weir_model::backend::{Backend as _, NoMasks, Sampled, SamplingParams};
 use weir_model::cpu::Level;
 use weir_model::{CpuBackend, CpuOptions, KvType, OpenFiles, load_cpu};
 use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
@@ -112,7 +112,7 @@ pub(crate) fn generate(
             ..Batch::default()
         };
         add_row(&mut batch, &mut sequence, left.min(chunks.next().unwrap()));
-        backend.step(&batch, &mut sampled).unwrap();
+        backend.step(&batch, &NoMasks, &mut sampled).unwrap();
         sequence
             .tokens
             .extend(sampled.iter().map(|sampled| sampled.token));

@@ -1,6 +1,6 @@
 //! A row's result does not depend on what runs beside it, nor on how its prompt came in (engine.md section 6, rows 11 to 13).
 
-use weir_model::backend::{Backend as _, Sampled, SamplingParams};
+use weir_model::backend::{Backend as _, NoMasks, Sampled, SamplingParams};
 use weir_model::cpu::Level;
 use weir_model::{CpuBackend, CpuOptions, KvType};
 use weir_scheduler::Batch;
@@ -146,7 +146,7 @@ fn all_at_once(backend: &mut CpuBackend, count: usize) -> Vec<Vec<Sampled>> {
             break;
         }
         let mut sampled = Vec::new();
-        backend.step(&batch, &mut sampled).unwrap();
+        backend.step(&batch, &NoMasks, &mut sampled).unwrap();
         let sampling = rows.iter().zip(&batch.rows).filter(|(_, row)| row.samples);
         for ((&slot, _), sampled) in sampling.zip(sampled) {
             sequences[slot].tokens.push(sampled.token);
@@ -194,7 +194,7 @@ fn preemption_at_every_step_changes_nothing() {
                 ..Batch::default()
             };
             add_row(&mut batch, &mut sequence, left);
-            backend.step(&batch, &mut sampled).unwrap();
+            backend.step(&batch, &NoMasks, &mut sampled).unwrap();
             sequence.tokens.push(sampled[0].token);
         }
         backend.close(sequence.slot);
@@ -258,10 +258,13 @@ fn a_batch_that_breaks_the_contract_is_refused_and_the_backend_goes_on() {
     for (want, break_it) in cases {
         let mut batch = good();
         break_it(&mut batch);
-        let error = backend.step(&batch, &mut sampled).unwrap_err().to_string();
+        let error = backend
+            .step(&batch, &NoMasks, &mut sampled)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(want) && error.contains("step 7"), "{error}");
     }
-    backend.step(&good(), &mut sampled).unwrap();
+    backend.step(&good(), &NoMasks, &mut sampled).unwrap();
     assert_eq!(sampled.len(), 1);
     assert!(limits.blocks >= 64 && limits.context_tokens == 128);
 }

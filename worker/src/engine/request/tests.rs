@@ -77,7 +77,7 @@ fn what_cannot_be_carried_out_is_refused_with_its_code() {
     for Case { name, change, want } in cases {
         let mut frame = submit();
         change(&mut frame);
-        let got = Request::check(frame, &served())
+        let got = Request::check(frame, None, &served())
             .err()
             .map(|refusal| refusal.code);
         assert_eq!(got, want, "{name}");
@@ -89,7 +89,10 @@ fn output_ends_with_the_context_at_the_latest() {
     let mut frame = submit();
     frame.max_output_tokens = 1000;
     assert_eq!(
-        Request::check(frame, &served()).unwrap().rules.max_tokens,
+        Request::check(frame, None, &served())
+            .unwrap()
+            .rules
+            .max_tokens,
         90
     );
 }
@@ -100,20 +103,23 @@ fn ignoring_end_tokens_keeps_the_runs_own_stop_tokens() {
     let sampling = frame.sampling.as_mut().unwrap();
     sampling.ignore_eos = true;
     sampling.stop_token_ids = vec![9];
-    let request = Request::check(frame, &served()).unwrap();
+    let request = Request::check(frame, None, &served()).unwrap();
     assert!(request.rules.end_tokens.is_empty());
     assert_eq!(request.sampling.masked_until_min.as_ref(), [9]);
 }
 
 #[test]
 fn seeds_differ_by_run_and_repeat() {
-    let request = Request::check(submit(), &served()).unwrap();
+    let request = Request::check(submit(), None, &served()).unwrap();
     let mut other = submit();
     other.run = vec![2; 16].into();
-    let other = Request::check(other, &served()).unwrap();
+    let other = Request::check(other, None, &served()).unwrap();
     assert_ne!(request.sampling.seed, other.sampling.seed);
     assert_eq!(
-        Request::check(submit(), &served()).unwrap().sampling.seed,
+        Request::check(submit(), None, &served())
+            .unwrap()
+            .sampling
+            .seed,
         request.sampling.seed
     );
 }
