@@ -24,6 +24,14 @@ pub enum ErrorCode {
     ModelNotFound,
     /// No such run, or it belongs to someone else.
     RunNotFound,
+    /// No such file, or it belongs to someone else.
+    FileNotFound,
+    /// No such batch, or it belongs to someone else.
+    BatchNotFound,
+    /// The conversation to be continued is not there.
+    PreviousResponseNotFound,
+    /// A path of `OpenAI`'s API that is not served here.
+    UnsupportedEndpoint,
     /// No such path.
     NotFound,
     /// The path exists, the method does not.
@@ -38,6 +46,8 @@ pub enum ErrorCode {
     OutputTooLong,
     /// The body is larger than the gateway reads.
     BodyTooLarge,
+    /// The tenant's files would take more space than it has.
+    StorageExceeded,
     /// The chat template refused the messages.
     TemplateError,
     /// The response schema cannot be used.
@@ -69,18 +79,27 @@ impl ErrorCode {
     pub fn status(self) -> http::StatusCode {
         use http::StatusCode as S;
         match self {
-            Self::InvalidRequest | Self::UnsupportedParameter | Self::SafetyBlocked => {
-                S::BAD_REQUEST
-            }
+            Self::InvalidRequest
+            | Self::UnsupportedParameter
+            | Self::SafetyBlocked
+            | Self::PreviousResponseNotFound => S::BAD_REQUEST,
             Self::Unauthenticated => S::UNAUTHORIZED,
             Self::ModelNotPermitted | Self::TierNotPermitted | Self::PriorityNotPermitted => {
                 S::FORBIDDEN
             }
-            Self::ModelNotFound | Self::RunNotFound | Self::NotFound => S::NOT_FOUND,
+            Self::ModelNotFound
+            | Self::RunNotFound
+            | Self::FileNotFound
+            | Self::BatchNotFound
+            | Self::UnsupportedEndpoint
+            | Self::NotFound => S::NOT_FOUND,
             Self::MethodNotAllowed => S::METHOD_NOT_ALLOWED,
             Self::RequestKeyConflict => S::CONFLICT,
             Self::EventsExpired => S::GONE,
-            Self::PromptTooLong | Self::OutputTooLong | Self::BodyTooLarge => S::PAYLOAD_TOO_LARGE,
+            Self::PromptTooLong
+            | Self::OutputTooLong
+            | Self::BodyTooLarge
+            | Self::StorageExceeded => S::PAYLOAD_TOO_LARGE,
             Self::TemplateError | Self::SchemaError => S::UNPROCESSABLE_ENTITY,
             Self::BudgetExceeded
             | Self::RateLimited

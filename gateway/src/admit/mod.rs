@@ -1,5 +1,6 @@
 //! From a parsed request to a durable, queued run, with the refusals in the order of the contract.
 
+mod detach;
 mod judge;
 mod limits;
 mod plan;

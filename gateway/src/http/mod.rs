@@ -3,6 +3,8 @@
 pub(crate) mod body;
 pub(crate) mod io;
 pub(crate) mod json;
+mod paths;
+mod rates;
 pub(crate) mod reply;
 pub(crate) mod route;
 pub(crate) mod server;

@@ -8,6 +8,8 @@ use hyper::body::{Body as _, Incoming};
 use weir_protocol::error::ErrorCode;
 
 use super::body::Body;
+use super::paths::Route;
+use super::rates;
 use super::reply::{self, X_REQUEST_ID};
 use super::server::read_body;
 use crate::clock::random_u128;
@@ -25,64 +27,6 @@ pub(crate) struct Call {
     body: Option<Incoming>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route<'a> {
-    Inference,
-    Run(&'a str),
-    Events(&'a str),
-    Usage,
-    Chat,
-    Completions,
-    Models,
-    Model(&'a str),
-    Embeddings,
-}
-
-impl<'a> Route<'a> {
-    fn find(path: &'a str) -> Option<Self> {
-        match path {
-            "/inference" => return Some(Self::Inference),
-            "/usage" => return Some(Self::Usage),
-            "/v1/chat/completions" => return Some(Self::Chat),
-            "/v1/completions" => return Some(Self::Completions),
-            "/v1/models" => return Some(Self::Models),
-            "/v1/embeddings" => return Some(Self::Embeddings),
-            _ => {}
-        }
-        if let Some(model) = path.strip_prefix("/v1/models/") {
-            return (!model.is_empty()).then_some(Self::Model(model));
-        }
-        let rest = path.strip_prefix("/runs/")?;
-        match rest.split_once('/') {
-            None if !rest.is_empty() => Some(Self::Run(rest)),
-            Some((run, "events")) => Some(Self::Events(run)),
-            _ => None,
-        }
-    }
-
-    /// The label in metrics.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Inference => "inference",
-            Self::Run(_) => "run",
-            Self::Events(_) => "events",
-            Self::Usage => "usage",
-            Self::Chat => "chat_completions",
-            Self::Completions => "completions",
-            Self::Models | Self::Model(_) => "models",
-            Self::Embeddings => "embeddings",
-        }
-    }
-
-    fn methods(self) -> &'static str {
-        match self {
-            Self::Inference | Self::Chat | Self::Completions | Self::Embeddings => "POST",
-            Self::Run(_) => "GET, DELETE",
-            Self::Events(_) | Self::Usage | Self::Models | Self::Model(_) => "GET",
-        }
-    }
-}
-
 /// Answers one request.
 pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Response<Body> {
     let request_id = request_id(request.headers());
@@ -90,6 +34,7 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
     let route = Route::find(&path);
     let has_body = !request.body().is_end_stream();
     let metrics = Arc::clone(&core.metrics);
+    let mut rates = HeaderMap::new();
     let outcome = match route {
         None => Err(ApiError::new(
             ErrorCode::NotFound,
@@ -97,7 +42,7 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
                 "no such path {path:?}; there are /inference, /runs/RUN, /runs/RUN/events, /usage and OpenAI's paths below /v1"
             ),
         )),
-        Some(route) => dispatch(core, route, request).await,
+        Some(route) => dispatch(core, route, request, &mut rates).await,
     };
     let mut response = outcome.unwrap_or_else(|error| {
         tracing::debug!(code = ?error.code(), request = request_id.to_str().unwrap_or(""), "refused");
@@ -109,6 +54,7 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
         let allowed = HeaderValue::from_static(route.methods());
         response.headers_mut().insert(ALLOW, allowed);
     }
+    response.headers_mut().extend(rates);
     response.headers_mut().insert(X_REQUEST_ID, request_id);
     if has_body && leaves_body_unread(response.status()) {
         // The connection ends after this answer: a client that is not told would send its next request into the void.
@@ -135,6 +81,7 @@ async fn dispatch(
     core: Arc<Core>,
     route: Route<'_>,
     request: Request<Incoming>,
+    rates: &mut HeaderMap,
 ) -> ApiResult<Response<Body>> {
     let (parts, body) = request.into_parts();
     let directory = core.directory.load();
@@ -148,7 +95,19 @@ async fn dispatch(
         query,
         body: Some(body),
     };
-    match (route, parts.method) {
+    let method = parts.method;
+    let counted = (route.makes_runs() && method == Method::POST)
+        .then(|| (Arc::clone(&call.core), Arc::clone(&call.tenant)));
+    let outcome = answer(call, route, method).await;
+    if let Some((core, tenant)) = counted {
+        *rates = rates::headers(&core, &tenant).await;
+    }
+    outcome
+}
+
+async fn answer(call: Call, route: Route<'_>, method: Method) -> ApiResult<Response<Body>> {
+    use openai::responses;
+    match (route, method) {
         (Route::Inference, Method::POST) => native::inference(call).await,
         (Route::Run(run), Method::GET) => native::run(&call, run).await,
         (Route::Run(run), Method::DELETE) => native::cancel(&call, run).await,
@@ -156,9 +115,14 @@ async fn dispatch(
         (Route::Usage, Method::GET) => native::usage(&call).await,
         (Route::Chat, Method::POST) => openai::chat(call).await,
         (Route::Completions, Method::POST) => openai::completions(call).await,
+        (Route::Responses, Method::POST) => responses::create(call).await,
+        (Route::Response(id), Method::GET) => responses::retrieve(&call, id).await,
+        (Route::Response(id), Method::DELETE) => responses::delete(&call, id).await,
+        (Route::ResponseCancel(id), Method::POST) => responses::cancel(&call, id).await,
+        (Route::ResponseItems(id), Method::GET) => responses::input_items(&call, id).await,
         (Route::Models, Method::GET) => openai::models(&call),
         (Route::Model(model), Method::GET) => openai::model(&call, model),
-        (Route::Embeddings, Method::POST) => Err(openai::embeddings()),
+        (Route::Unsupported(path), _) => Err(openai::unsupported(path)),
         (route, method) => Err(ApiError::new(
             ErrorCode::MethodNotAllowed,
             format!("{method} is not possible here; use {}", route.methods()),
@@ -219,7 +183,7 @@ impl Call {
     }
 }
 
-fn percent_decode(text: &str) -> String {
+pub(crate) fn percent_decode(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -244,23 +208,6 @@ fn percent_decode(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_find_their_route_and_nothing_else_does() {
-        for (path, want) in [
-            ("/inference", Some(Route::Inference)),
-            ("/runs/run_1", Some(Route::Run("run_1"))),
-            ("/runs/run_1/events", Some(Route::Events("run_1"))),
-            ("/runs/", None),
-            ("/runs/run_1/events/", None),
-            ("/v1/models/a/b", Some(Route::Model("a/b"))),
-            ("/v1/models/", None),
-            ("/inference/", None),
-            ("/", None),
-        ] {
-            assert_eq!(Route::find(path), want, "{path}");
-        }
-    }
 
     #[test]
     fn percent_signs_decode_and_broken_ones_stay() {

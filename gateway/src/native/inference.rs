@@ -1,5 +1,7 @@
 //! `POST /inference`.
 
+use std::sync::Arc;
+
 use http::header::ACCEPT;
 use http::{Response, StatusCode};
 use serde::Serialize;
@@ -54,8 +56,13 @@ pub(crate) async fn inference(mut call: Call) -> ApiResult<Response<Body>> {
     let directory = core.directory.load_full();
     let candidate = directory.resolve(&tenant, &model, random_u128())?;
     let request = read_request(fields, model, hash)?;
-    let admitted = core.admit(&directory, &tenant, candidate, request).await?;
-    let Admitted { run, replayed } = admitted;
+    let admitting = Arc::clone(&core);
+    let admission = async move {
+        admitting
+            .admit(&directory, &tenant, candidate, request)
+            .await
+    };
+    let Admitted { run, replayed } = core.to_its_end(admission).await?;
     let wants_events = headers.get_all(ACCEPT).iter().any(|accept| {
         accept
             .as_bytes()

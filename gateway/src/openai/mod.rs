@@ -5,20 +5,34 @@ mod call;
 pub(crate) mod called;
 mod chunk;
 pub(crate) mod format;
+mod headers;
 mod models;
 mod outcome;
 mod read;
+pub(crate) mod responses;
+mod start;
 pub(crate) mod turns;
 mod wire;
 
-pub(crate) use call::{chat, completions};
-pub(crate) use models::{embeddings, model, models};
+pub(crate) use call::{chat, completions, serve_from};
+pub(crate) use headers::idempotency_key;
+pub(crate) use models::{model, models, unsupported};
 
 /// Which of the two ways to ask for text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chat,
     Completion,
+}
+
+impl Kind {
+    /// What it is called where requests are compared.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completion => "completion",
+        }
+    }
 }
 
 /// What the client wants to see, apart from the run itself.

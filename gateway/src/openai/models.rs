@@ -4,11 +4,11 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use weir_protocol::error::ErrorCode;
 
-use crate::directory::{Directory, permission};
+use crate::directory::{Candidate, Directory};
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
 use crate::http::reply::json;
-use crate::http::route::Call;
+use crate::http::route::{Call, percent_decode};
 use crate::snapshot::ModelRoute;
 
 #[derive(Serialize)]
@@ -56,23 +56,32 @@ pub(crate) fn models(call: &Call) -> ApiResult<Response<Body>> {
     Ok(json(StatusCode::OK, &List { object, data }))
 }
 
+/// `name` or `name@version`, as requests name models.
 pub(crate) fn model(call: &Call, name: &str) -> ApiResult<Response<Body>> {
     call.query(&[])?;
+    let name = percent_decode(name);
     let directory: &Directory = &call.core.directory.load();
-    permission(&call.tenant, name)?;
-    let model = directory.models.get(name).ok_or_else(|| {
-        ApiError::new(
-            ErrorCode::ModelNotFound,
-            format!("model {name:?} is not served now"),
-        )
-        .param("model")
-    })?;
-    Ok(json(StatusCode::OK, &present(model)))
+    let Candidate { version, .. } = directory.resolve(&call.tenant, &name, 999)?;
+    let model = directory
+        .models
+        .get(&version.model)
+        .ok_or_else(|| ApiError::new(ErrorCode::ModelNotFound, "the model has just gone"))?;
+    let mut shown = present(model);
+    if name.contains('@') {
+        shown.version = version.version;
+        shown.max_model_len = Some(version.context_tokens);
+    }
+    shown.id = name;
+    Ok(json(StatusCode::OK, &shown))
 }
 
-pub(crate) fn embeddings() -> ApiError {
+/// A part of `OpenAI`'s API that is not here, whatever the method.
+pub(crate) fn unsupported(path: &str) -> ApiError {
     ApiError::new(
-        ErrorCode::UnsupportedParameter,
-        "embeddings are not served here; the models of this gateway generate text",
+        ErrorCode::UnsupportedEndpoint,
+        format!(
+            "/v1/{path} is not served here: the models of this gateway generate text; there are /v1/chat/completions, /v1/completions, \
+             /v1/responses, /v1/files, /v1/batches and /v1/models"
+        ),
     )
 }

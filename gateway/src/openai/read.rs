@@ -2,20 +2,18 @@
 
 use std::ops::RangeInclusive;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use weir_protocol::error::ErrorCode;
-use weir_run::payload_hash;
 
 use super::format::{CHAT, shape};
+use super::headers::Headers;
 use super::turns::messages;
 use super::{Kind, Presentation};
-use crate::admit::{Input, Params, RunRequest, Sampling, parse_replaces};
+use crate::admit::{Input, Params, RunRequest, Sampling};
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::Fields;
 use crate::http::route::Call;
-use crate::native::read::{
-    MAX_CHOICES, MAX_KEY_BYTES, MAX_LOGPROBS, deadline, metadata, priority, request_key, token_ids,
-};
+use crate::native::read::{MAX_CHOICES, MAX_LOGPROBS, metadata, token_ids};
 
 /// `OpenAI`'s documents say 4; its clients send what they like.
 const MAX_STOP: usize = 16;
@@ -83,24 +81,20 @@ pub(super) fn read(
     }
     refuse_unsupported(&mut fields)?;
     fields.done()?;
-    let key = call.header("idempotency-key")?.map(str::to_owned);
-    if key.as_ref().is_some_and(|key| key.len() > MAX_KEY_BYTES) {
-        let what = format!("the header Idempotency-Key is longer than {MAX_KEY_BYTES} bytes");
-        return Err(ApiError::invalid("idempotency-key", what));
-    }
-    let attended = key.is_none();
+    let headers = Headers::read(call)?;
+    let attended = headers.request_key.is_none();
     let request = RunRequest {
         requested: model,
         input,
         params,
         max_output_tokens,
-        request_key: request_key(key, "idempotency-key")?,
+        request_key: headers.request_key,
         payload_hash: hash,
-        deadline_ms: header(call, "x-weir-deadline", deadline)?,
-        max_queue_ms: header(call, "x-weir-max-queue-ms", number)?,
-        priority: header(call, "x-weir-priority", priority)?,
-        allow_fallback: header(call, "x-weir-allow-fallback", flag)?.unwrap_or(false),
-        replaces: header(call, "x-weir-replaces", parse_replaces)?,
+        deadline_ms: headers.deadline_ms,
+        max_queue_ms: headers.max_queue_ms,
+        priority: headers.priority,
+        allow_fallback: headers.allow_fallback,
+        replaces: headers.replaces,
         sampling,
         shape,
         choices,
@@ -109,41 +103,6 @@ pub(super) fn read(
         attended,
     };
     Ok((request, presentation))
-}
-
-/// Over the body and the headers that change what is run; the deadline may differ between repeats.
-pub(super) fn hash(call: &Call, kind: Kind, body: &Map<String, Value>) -> ApiResult<[u8; 32]> {
-    let mut whole = json!({"call": if kind == Kind::Chat { "chat" } else { "completion" }});
-    whole["body"] = Value::Object(body.clone());
-    for name in [
-        "x-weir-priority",
-        "x-weir-max-queue-ms",
-        "x-weir-allow-fallback",
-        "x-weir-replaces",
-    ] {
-        if let Some(text) = call.header(name)? {
-            whole[name] = json!(text);
-        }
-    }
-    Ok(payload_hash(&whole))
-}
-
-fn header<T>(
-    call: &Call,
-    name: &str,
-    parse: impl Fn(&str, &str) -> ApiResult<T>,
-) -> ApiResult<Option<T>> {
-    call.header(name)?.map(|text| parse(text, name)).transpose()
-}
-
-fn number(text: &str, param: &str) -> ApiResult<u64> {
-    text.parse()
-        .map_err(|_| ApiError::invalid(param, format!("{param} must be a number of milliseconds")))
-}
-
-fn flag(text: &str, param: &str) -> ApiResult<bool> {
-    text.parse()
-        .map_err(|_| ApiError::invalid(param, format!("{param} must be true or false")))
 }
 
 fn prompt(fields: &mut Fields) -> ApiResult<Input> {

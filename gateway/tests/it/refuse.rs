@@ -243,8 +243,8 @@ async fn what_is_no_request_is_refused_in_the_same_shape() {
             Method::POST,
             "/v1/embeddings",
             Some(json!({})),
-            400,
-            "unsupported_parameter",
+            404,
+            "unsupported_endpoint",
         ),
     ];
     for (method, path, body, status, code) in cases {

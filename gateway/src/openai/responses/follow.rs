@@ -1,0 +1,229 @@
+//! `GET /v1/responses/{id}`, its input items, its cancellation and its deletion.
+
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use serde_json::{Value, json as value};
+use weir_run::{Run, RunStatus};
+
+use super::events::Events;
+use super::input::tell;
+use super::read::LOGPROBS;
+use super::record::{bare, find};
+use super::story::Story;
+use crate::clock::now_ms;
+use crate::core::CANCELLED;
+use crate::error::{ApiError, ApiResult};
+use crate::http::body::Body;
+use crate::http::reply::{event_stream, json, name_run};
+use crate::http::route::Call;
+use crate::http::sse::EventStream;
+use crate::hub::EventSource;
+
+/// How long a cancellation waits for the run's end before it answers with what is known.
+const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+/// Most input items of one answer, as `OpenAI` has it.
+const MAX_ITEMS: u64 = 100;
+
+/// When a completed response ended, in seconds.
+pub(super) fn completed_at(run: &Run) -> Option<u64> {
+    let completed = run.status == RunStatus::Completed;
+    run.finished_at_ms.filter(|_| completed).map(|ms| ms / 1000)
+}
+
+pub(crate) async fn retrieve(call: &Call, id: &str) -> ApiResult<Response<Body>> {
+    let query = call.query(&[
+        "stream",
+        "starting_after",
+        "include",
+        "include[]",
+        "include_obfuscation",
+    ])?;
+    let one = |name: &str| {
+        let found = query.iter().find(|(given, _)| given == name);
+        found.map(|(_, text)| text.as_str())
+    };
+    if let Some(other) = one("include").or(one("include[]"))
+        && other != LOGPROBS
+    {
+        return Err(ApiError::invalid(
+            "include",
+            format!("`include` of {other:?} is not supported here; there is {LOGPROBS:?}"),
+        ));
+    }
+    let stream = match one("stream") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => {
+            return Err(ApiError::invalid(
+                "stream",
+                "`stream` must be true or false",
+            ));
+        }
+    };
+    let after = one("starting_after")
+        .map(|text| {
+            text.parse::<u64>().map_err(|_| {
+                ApiError::invalid(
+                    "starting_after",
+                    "`starting_after` must be a sequence_number",
+                )
+            })
+        })
+        .transpose()?;
+    if after.is_some() && !stream {
+        return Err(ApiError::invalid(
+            "starting_after",
+            "`starting_after` needs `stream=true`",
+        ));
+    }
+    let (run, record) = find(&*call.core.store, &call.tenant.name, id).await?;
+    let mut response = if stream {
+        // Events are told from the first, whatever the client has: a run whose first event is gone is found out here.
+        if run.status.is_terminal() {
+            tell(&*call.core.store, &run, record.clone()).await?;
+        }
+        let core = &call.core;
+        let events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, 0);
+        let shape = Events::new(Story::new(&run, record), after);
+        let silence = core.config.keep_alive;
+        let stream = EventStream::new(events, shape, (), silence, &core.metrics);
+        event_stream(Body::stream(stream))
+    } else {
+        show(call, &run, record).await?
+    };
+    name_run(&mut response, run.id, run.model_version);
+    Ok(response)
+}
+
+async fn show(call: &Call, run: &Run, record: super::record::Record) -> ApiResult<Response<Body>> {
+    let story = tell(&*call.core.store, run, record).await?;
+    let completed_at = completed_at(run);
+    Ok(json(
+        StatusCode::OK,
+        &story.view(story.word(), completed_at),
+    ))
+}
+
+pub(crate) async fn cancel(call: &Call, id: &str) -> ApiResult<Response<Body>> {
+    call.query(&[])?;
+    let core = &call.core;
+    let tenant = &call.tenant.name;
+    let (run, record) = find(&*core.store, tenant, id).await?;
+    let cancelled = core.store.cancel(tenant, run.id, now_ms()).await?;
+    let mut run = cancelled.unwrap_or(run);
+    if !run.status.is_terminal() {
+        let mut events = EventSource::new(
+            core.store.clone(),
+            core.hub.clone(),
+            run.id,
+            run.last_sequence.0,
+        );
+        core.end_soon(run.id, CANCELLED);
+        let ended = async { while events.next().await.is_some_and(|frame| frame.is_ok()) {} };
+        tokio::time::timeout(CANCEL_WITHIN, ended).await.ok();
+        run = core.store.run(tenant, run.id).await?.unwrap_or(run);
+    }
+    let mut response = show(call, &run, record).await?;
+    name_run(&mut response, run.id, run.model_version);
+    Ok(response)
+}
+
+pub(crate) async fn input_items(call: &Call, id: &str) -> ApiResult<Response<Body>> {
+    let query = call.query(&["after", "limit", "order", "include", "include[]"])?;
+    let (run, record) = find(&*call.core.store, &call.tenant.name, id).await?;
+    let (mut after, mut limit, mut descending) = (None, 20, true);
+    for (name, text) in query {
+        match (name.as_str(), text.as_str()) {
+            ("after", _) => after = Some(text),
+            ("limit", number) => {
+                limit = number
+                    .parse()
+                    .ok()
+                    .filter(|limit| (1..=MAX_ITEMS).contains(limit))
+                    .ok_or_else(|| {
+                        let what = format!("`limit` must be a number from 1 to {MAX_ITEMS}");
+                        ApiError::invalid("limit", what)
+                    })?;
+            }
+            ("order", "asc") => descending = false,
+            ("order", "desc") => descending = true,
+            ("order", _) => {
+                return Err(ApiError::invalid("order", "`order` must be asc or desc"));
+            }
+            _ => {}
+        }
+    }
+    let mut items: Vec<Value> = record
+        .input
+        .iter()
+        .enumerate()
+        .map(|(place, item)| shown_item(&run, place, item))
+        .collect();
+    if descending {
+        items.reverse();
+    }
+    if let Some(after) = after {
+        let place = items.iter().position(|item| item["id"] == *after);
+        let place = place.ok_or_else(|| {
+            ApiError::invalid("after", format!("`after` names no input item: {after:?}"))
+        })?;
+        items.drain(..=place);
+    }
+    let more = items.len() as u64 > limit;
+    items.truncate(limit as usize);
+    let id_of = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+    let list = value!({
+        "object": "list", "first_id": id_of(items.first()), "last_id": id_of(items.last()), "has_more": more, "data": items,
+    });
+    Ok(json(StatusCode::OK, &list))
+}
+
+/// An input item with what every item has when it is listed.
+fn shown_item(run: &Run, place: usize, item: &Value) -> Value {
+    let mut item = item.clone();
+    if item["type"].is_null() {
+        item["type"] = "message".into();
+    }
+    if item["id"].is_null() {
+        item["id"] = format!("msg_{}_{place}", bare(run.id)).into();
+    }
+    if item["type"] == "message" {
+        if item["status"].is_null() {
+            item["status"] = "completed".into();
+        }
+        if let Value::String(text) = &item["content"] {
+            let kind = if item["role"] == "assistant" {
+                "output_text"
+            } else {
+                "input_text"
+            };
+            item["content"] = value!([{"type": kind, "text": text}]);
+        }
+    }
+    item
+}
+
+pub(crate) async fn delete(call: &Call, id: &str) -> ApiResult<Response<Body>> {
+    call.query(&[])?;
+    let core = &call.core;
+    let tenant = &call.tenant.name;
+    let (run, _) = find(&*core.store, tenant, id).await?;
+    // Nobody will ask for what it would still say.
+    if let Some(run) = core.store.cancel(tenant, run.id, now_ms()).await?
+        && !run.status.is_terminal()
+    {
+        core.end_soon(run.id, CANCELLED);
+    }
+    core.store
+        .write_objects(vec![weir_store::ObjectWrite {
+            space: weir_store::RUN_SPACE,
+            owner: tenant.clone(),
+            name: run.id.to_string(),
+            expect: weir_store::Expect::Any,
+            data: None,
+        }])
+        .await?;
+    let deleted = value!({"id": id, "object": "response", "deleted": true});
+    Ok(json(StatusCode::OK, &deleted))
+}

@@ -1,0 +1,195 @@
+//! Items of a response's input as messages, and the conversation before them.
+
+use serde_json::{Value, json};
+use weir_protocol::error::ErrorCode;
+use weir_run::{RunStatus, Sequence};
+use weir_store::Store;
+
+use super::record::{Record, expired, find};
+use super::story::Story;
+use crate::error::{ApiError, ApiResult};
+use crate::http::json::Fields;
+use crate::hub::Frame;
+use crate::text::Message;
+
+/// Longest chain of responses that is followed back: each link costs two reads of the store.
+const MAX_CHAIN: usize = 256;
+/// Events read from the store at once.
+const PAGE: usize = 256;
+
+/// The input as a list of items.
+pub(super) fn items(fields: &mut Fields) -> ApiResult<Vec<Value>> {
+    const WANT: &str = "`input` must be text or a list of input items";
+    match fields.take("input") {
+        Some(Value::String(text)) => Ok(vec![json!({
+            "type": "message", "role": "user", "content": [{"type": "input_text", "text": text}],
+        })]),
+        Some(Value::Array(list)) if !list.is_empty() => Ok(list),
+        None => Err(ApiError::invalid("input", "`input` is missing: give text")),
+        Some(_) => Err(ApiError::invalid("input", WANT)),
+    }
+}
+
+/// The message of an input item.
+pub(super) fn message(item: &Value, place: usize) -> ApiResult<Message> {
+    let param = format!("input[{place}]");
+    let Value::Object(map) = item else {
+        return Err(ApiError::invalid(
+            &param,
+            format!("`{param}` must be an object"),
+        ));
+    };
+    let mut fields = Fields::nested(map.clone(), &param);
+    match fields.string("type", 64)?.as_deref() {
+        None | Some("message") => {}
+        Some(other) => {
+            return Err(ApiError::new(
+                ErrorCode::UnsupportedParameter,
+                format!("input items of type {other:?} are not supported; send messages"),
+            )
+            .param(param));
+        }
+    }
+    let role = fields.string("role", 64)?.ok_or_else(|| {
+        ApiError::invalid(
+            format!("{param}.role"),
+            format!("`{param}.role` is missing"),
+        )
+    })?;
+    let content = match fields.take("content") {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .map(|part| text_part(part, &param))
+            .collect::<ApiResult<String>>()?,
+        _ => {
+            let param = format!("{param}.content");
+            let what = format!("`{param}` must be text or a list of text parts");
+            return Err(ApiError::invalid(param, what));
+        }
+    };
+    // What an output item has when it is sent back.
+    for name in ["id", "status", "phase"] {
+        fields.string(name, 256)?;
+    }
+    fields.done()?;
+    Ok(Message {
+        role: template_role(role),
+        content,
+    })
+}
+
+/// `developer` is `OpenAI`'s newer word for what templates call `system`.
+fn template_role(role: String) -> String {
+    if role == "developer" {
+        "system".to_owned()
+    } else {
+        role
+    }
+}
+
+fn text_part(part: &Value, param: &str) -> ApiResult<String> {
+    let kind = part.get("type").and_then(Value::as_str);
+    match (kind, part.get("text")) {
+        (Some("input_text" | "output_text" | "text"), Some(Value::String(text))) => {
+            Ok(text.clone())
+        }
+        (Some(kind), _) if !kind.ends_with("text") => Err(ApiError::new(
+            ErrorCode::UnsupportedParameter,
+            format!("content parts of type {kind:?} are not supported; send text"),
+        )
+        .param(format!("{param}.content"))),
+        _ => Err(ApiError::invalid(
+            format!("{param}.content"),
+            "a content part must be {\"type\": \"input_text\", \"text\": …}",
+        )),
+    }
+}
+
+/// Inputs and outputs of the responses before this one, oldest first. Their instructions are not carried over.
+pub(super) async fn before(
+    store: &dyn Store,
+    tenant: &str,
+    previous: &str,
+) -> ApiResult<Vec<Message>> {
+    let mut turns: Vec<Vec<Message>> = Vec::new();
+    let mut next = Some(previous.to_owned());
+    while let Some(id) = next {
+        if turns.len() >= MAX_CHAIN {
+            return Err(ApiError::invalid(
+                "previous_response_id",
+                format!("the conversation has more than {MAX_CHAIN} turns; send it as `input`"),
+            ));
+        }
+        let (turn, earlier) = turn(store, tenant, &id).await?;
+        turns.push(turn);
+        next = earlier;
+    }
+    Ok(turns.into_iter().rev().flatten().collect())
+}
+
+/// What was said in one response, and which came before it.
+async fn turn(
+    store: &dyn Store,
+    tenant: &str,
+    id: &str,
+) -> ApiResult<(Vec<Message>, Option<String>)> {
+    let found = find(store, tenant, id).await;
+    let (run, record) = found.map_err(|error| match error.code() {
+        ErrorCode::RunNotFound => ApiError::new(
+            ErrorCode::PreviousResponseNotFound,
+            format!("response {id:?} of this conversation is unknown, was not stored, or was deleted; send the conversation as `input`"),
+        )
+        .param("previous_response_id"),
+        _ => error.param("previous_response_id"),
+    })?;
+    if run.status != RunStatus::Completed {
+        return Err(ApiError::invalid(
+            "previous_response_id",
+            format!(
+                "response {id:?} is {}; only one that completed can be continued",
+                run.status.as_str()
+            ),
+        ));
+    }
+    let mut said = record
+        .input
+        .iter()
+        .enumerate()
+        .map(|(place, item)| message(item, place))
+        .collect::<ApiResult<Vec<_>>>()?;
+    let earlier = record.previous_response_id.clone();
+    let story = tell(store, &run, record).await?;
+    said.push(Message {
+        role: "assistant".to_owned(),
+        content: story.text,
+    });
+    Ok((said, earlier))
+}
+
+/// The story that the retained events of a run tell now.
+pub(super) async fn tell(
+    store: &dyn Store,
+    run: &weir_run::Run,
+    record: Record,
+) -> ApiResult<Story> {
+    let mut story = Story::new(run, record);
+    let mut after = 0;
+    loop {
+        let events = store.events(run.id, Sequence(after), PAGE).await?;
+        let Some(last) = events.last() else {
+            break;
+        };
+        if events[0].sequence.0 != after + 1 {
+            return Err(expired(run));
+        }
+        after = last.sequence.0;
+        for record in &events {
+            story.follow_frame(&Frame::from_record(record))?;
+        }
+    }
+    if run.status.is_terminal() && after < run.last_sequence.0 {
+        return Err(expired(run));
+    }
+    Ok(story)
+}

@@ -1,0 +1,237 @@
+//! The fields of `POST /v1/responses`, and what they mean for a run.
+
+use serde_json::Value;
+use weir_protocol::error::ErrorCode;
+
+use super::super::headers::Headers;
+use super::input::{before, items, message};
+use super::record::{Record, ShapeView};
+use crate::admit::{Input, Params, RunRequest, Sampling, Shape};
+use crate::error::{ApiError, ApiResult};
+use crate::http::json::Fields;
+use crate::http::route::Call;
+use crate::native::read::{MAX_LOGPROBS, metadata};
+use crate::text::Message;
+
+const PARAMS: Params = Params {
+    prompt: "input",
+    max_output: "max_output_tokens",
+};
+const MAX_INSTRUCTIONS_BYTES: usize = 1 << 20;
+/// What can be shown beyond the answer.
+pub(super) const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// Parameters that exist in `OpenAI`'s API and not here, with the values that ask for nothing and are let through.
+const NEUTRAL: &[(&str, &[&str])] = &[
+    ("access_programs", &[]),
+    ("background_options", &[]),
+    ("context_management", &["[]"]),
+    ("conversation", &[]),
+    ("image", &[]),
+    ("max_tool_calls", &[]),
+    ("moderation", &[]),
+    ("prompt", &[]),
+    ("prompt_cache_options", &["{}"]),
+    ("reasoning", &["{}", "{\"effort\":\"none\"}"]),
+    ("service_tier", &["\"auto\"", "\"default\""]),
+    ("truncation", &["\"disabled\""]),
+];
+
+/// What the client asks for.
+pub(super) struct Asked {
+    pub(super) request: RunRequest,
+    pub(super) record: Record,
+    pub(super) stream: bool,
+}
+
+/// Reads a body whose `model` was taken out already.
+pub(super) async fn read(
+    call: &Call,
+    model: String,
+    mut fields: Fields,
+    hash: [u8; 32],
+) -> ApiResult<Asked> {
+    let headers = Headers::read(call)?;
+    let stream = stream(&mut fields)?;
+    let mut record = Record {
+        temperature: fields.peek("temperature").cloned(),
+        top_p: fields.peek("top_p").cloned(),
+        ..record(&mut fields)?
+    };
+    let (shape, shape_view) = shape(&mut fields)?;
+    record.shape = shape_view;
+    let sampling = Sampling {
+        temperature: fields.number("temperature", 0.0..=2.0)?,
+        top_p: fields.number("top_p", f64::MIN_POSITIVE..=1.0)?,
+        logprobs: record.logprobs,
+        ..Sampling::default()
+    };
+    refuse_unsupported(&mut fields)?;
+    fields.done()?;
+    let input = conversation(call, &record).await?;
+    let attachment = record
+        .store
+        .then(|| serde_json::to_vec(&record).expect("records serialize"));
+    if attachment
+        .as_ref()
+        .is_some_and(|kept| kept.len() > weir_store::MAX_OBJECT_BYTES)
+    {
+        return Err(ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!(
+                "an input of more than {} bytes cannot be stored; send store: false",
+                weir_store::MAX_OBJECT_BYTES
+            ),
+        )
+        .param("input"));
+    }
+    let request = RunRequest {
+        requested: model,
+        input: Input::Chat(input),
+        params: PARAMS,
+        max_output_tokens: record.max_output_tokens,
+        request_key: headers.request_key,
+        payload_hash: hash,
+        deadline_ms: headers.deadline_ms,
+        max_queue_ms: headers.max_queue_ms,
+        priority: headers.priority,
+        allow_fallback: headers.allow_fallback,
+        replaces: headers.replaces,
+        sampling,
+        shape,
+        choices: 1,
+        metadata: record.metadata.clone(),
+        attachment: attachment.map(Into::into),
+    };
+    Ok(Asked {
+        request,
+        record,
+        stream,
+    })
+}
+
+fn stream(fields: &mut Fields) -> ApiResult<bool> {
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    if let Some(mut options) = fields.object("stream_options")? {
+        options.boolean("include_obfuscation")?;
+        options.done()?;
+        if !stream {
+            return Err(ApiError::invalid(
+                "stream_options",
+                "`stream_options` needs `stream: true`",
+            ));
+        }
+    }
+    Ok(stream)
+}
+
+fn record(fields: &mut Fields) -> ApiResult<Record> {
+    let background = fields.boolean("background")?.unwrap_or(false);
+    let store = fields.boolean("store")?.unwrap_or(true);
+    if background && !store {
+        return Err(ApiError::invalid(
+            "store",
+            "`background` needs `store: true`: nobody could ask for the response later",
+        ));
+    }
+    // A hint for a cache that shares by content here anyway.
+    fields.string("prompt_cache_key", 512)?;
+    fields.string("prompt_cache_retention", 64)?;
+    Ok(Record {
+        input: items(fields)?,
+        instructions: fields.string("instructions", MAX_INSTRUCTIONS_BYTES)?,
+        previous_response_id: fields.string("previous_response_id", 64)?,
+        background,
+        store,
+        max_output_tokens: fields
+            .integer("max_output_tokens", 1..=u64::from(u32::MAX))?
+            .map(|tokens| tokens as u32),
+        logprobs: logprobs(fields)?,
+        metadata: metadata(fields, "metadata")?,
+        user: fields.string("user", 512)?,
+        safety_identifier: fields.string("safety_identifier", 512)?,
+        ..Record::default()
+    })
+}
+
+fn logprobs(fields: &mut Fields) -> ApiResult<Option<u32>> {
+    let top = fields.integer("top_logprobs", 0..=MAX_LOGPROBS)?;
+    let include = fields.strings("include", 8, 128)?;
+    if let Some(other) = include.iter().find(|name| *name != LOGPROBS) {
+        return Err(ApiError::new(
+            ErrorCode::UnsupportedParameter,
+            format!("`include` of {other:?} is not supported here; there is {LOGPROBS:?}"),
+        )
+        .param("include"));
+    }
+    let shown = !include.is_empty() || top.is_some_and(|top| top > 0);
+    Ok(shown.then(|| top.unwrap_or(0) as u32))
+}
+
+/// What the output must look like, and how that is shown again: the one place for formats and tools.
+fn shape(fields: &mut Fields) -> ApiResult<(Shape, ShapeView)> {
+    let view = ShapeView::default();
+    let neutral: &[(&str, &[&str])] = &[
+        ("tools", &["[]"]),
+        ("tool_choice", &["\"none\"", "\"auto\""]),
+        ("parallel_tool_calls", &["true", "false"]),
+    ];
+    for (name, values) in neutral {
+        if let Some(value) = fields.take(name)
+            && !values.contains(&value.to_string().as_str())
+        {
+            return Err(unsupported(name));
+        }
+    }
+    if let Some(mut text) = fields.object("text")? {
+        if text
+            .string("verbosity", 16)?
+            .is_some_and(|word| word != "medium")
+        {
+            return Err(unsupported("text.verbosity"));
+        }
+        match text.take("format") {
+            None => {}
+            Some(Value::Object(format)) if format.get("type") == Some(&Value::from("text")) => {}
+            Some(_) => return Err(unsupported("text.format")),
+        }
+        text.done()?;
+    }
+    Ok((Shape::default(), view))
+}
+
+async fn conversation(call: &Call, record: &Record) -> ApiResult<Vec<Message>> {
+    let mut messages = Vec::new();
+    if let Some(text) = &record.instructions {
+        messages.push(Message {
+            role: "system".to_owned(),
+            content: text.clone(),
+        });
+    }
+    if let Some(previous) = &record.previous_response_id {
+        messages.extend(before(&*call.core.store, &call.tenant.name, previous).await?);
+    }
+    for (place, item) in record.input.iter().enumerate() {
+        messages.push(message(item, place)?);
+    }
+    Ok(messages)
+}
+
+fn refuse_unsupported(fields: &mut Fields) -> ApiResult<()> {
+    for (name, neutral) in NEUTRAL {
+        if let Some(value) = fields.take(name)
+            && !neutral.contains(&value.to_string().as_str())
+        {
+            return Err(unsupported(name));
+        }
+    }
+    Ok(())
+}
+
+fn unsupported(param: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::UnsupportedParameter,
+        format!("`{param}` is not supported here; leave it out"),
+    )
+    .param(param)
+}
