@@ -108,19 +108,7 @@ impl Client {
         body: Option<&Value>,
         headers: &[(&str, &str)],
     ) -> Result<Reply> {
-        let response = self.send(method, path, body, headers)?;
-        let status = response.status().as_u16();
-        let headers = header_list(&response);
-        let text = response
-            .into_body()
-            .read_to_string()
-            .context("the body broke off")?;
-        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Ok(Reply {
-            status,
-            headers,
-            body,
-        })
+        read(self.send(method, path, body, headers)?)
     }
 
     /// `GET path`.
@@ -137,6 +125,24 @@ impl Client {
     /// As for [`Client::call`].
     pub fn post(&self, path: &str, body: &Value) -> Result<Reply> {
         self.call("POST", path, Some(body), &[])
+    }
+
+    /// Sends a file of purpose `batch`.
+    ///
+    /// # Errors
+    /// As for [`Client::call`].
+    pub fn upload(&self, content: &str) -> Result<Reply> {
+        let form = format!(
+            "--cut\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--cut\r\n\
+             Content-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{content}\r\n--cut--\r\n"
+        );
+        let request = ureq::http::Request::builder()
+            .method("POST")
+            .uri(format!("{}/v1/files", self.base))
+            .header("authorization", format!("Bearer {}", self.key))
+            .header("content-type", "multipart/form-data; boundary=cut")
+            .body(form)?;
+        read(self.agent.run(request).context("POST /v1/files")?)
     }
 
     /// `DELETE path`.
@@ -206,6 +212,21 @@ impl Client {
         };
         sent.with_context(|| format!("{method} {path}"))
     }
+}
+
+fn read(response: ureq::http::Response<ureq::Body>) -> Result<Reply> {
+    let status = response.status().as_u16();
+    let headers = header_list(&response);
+    let text = response
+        .into_body()
+        .read_to_string()
+        .context("the body broke off")?;
+    let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Ok(Reply {
+        status,
+        headers,
+        body,
+    })
 }
 
 fn open(response: ureq::http::Response<ureq::Body>) -> Result<EventStream> {

@@ -25,6 +25,14 @@ pub struct Config {
     pub max_connections: usize,
     /// Silence on a stream after which a comment is sent.
     pub keep_alive: Duration,
+    /// Largest file that a client may send: as large as `OpenAI` takes for a batch.
+    pub file_bytes: u64,
+    /// Space for the files of one tenant.
+    pub tenant_file_bytes: u64,
+    /// How long a gateway has a batch to itself after it last said so; another takes it when the gateway died.
+    pub batch_lease: Duration,
+    /// How often batches are looked for that nobody works on.
+    pub batch_look_every: Duration,
     /// Threads that tokenize at once.
     pub tokenizer_threads: usize,
     /// Requests that may wait for such a thread; more are refused.
@@ -58,6 +66,10 @@ impl Default for Config {
             write_timeout: Duration::from_secs(30),
             max_connections: 10_000,
             keep_alive: Duration::from_secs(15),
+            file_bytes: 200 << 20,
+            tenant_file_bytes: 1 << 30,
+            batch_lease: Duration::from_secs(5),
+            batch_look_every: Duration::from_millis(500),
             tokenizer_threads: std::thread::available_parallelism().map_or(1, usize::from),
             tokenizer_queue: 256,
             tail_events: 64,

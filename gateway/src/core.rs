@@ -13,6 +13,7 @@ use weir_run::{RunId, RunStatus};
 use weir_store::Store;
 
 use crate::admit::{Next, Queues, TokenizerPool};
+use crate::batches::Batches;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::hub::{Hub, Intent, LiveRun, Phase};
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) adopting: parking_lot::Mutex<std::collections::HashSet<String>>,
     pub(crate) timers: Timers,
     pub(crate) tokenizers: TokenizerPool,
+    pub(crate) batches: Batches,
     pub(crate) draining: AtomicBool,
     /// A run ended, or a worker came or went.
     pub(crate) quieter: Notify,

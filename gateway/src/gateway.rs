@@ -12,10 +12,12 @@ use tokio_util::task::TaskTracker;
 use weir_store::{Store, StoreError};
 
 use crate::admit::{Queues, TokenizerPool};
+use crate::batches::{Batches, keep_working};
 use crate::clock::now_ms;
 use crate::config::Config;
 use crate::core::Core;
 use crate::directory::Directory;
+use crate::files::keep_swept;
 use crate::http::server;
 use crate::hub::Hub;
 use crate::links::Links;
@@ -78,6 +80,7 @@ impl Gateway {
             links: Links::default(),
             orphans: Orphans::default(),
             adopting: parking_lot::Mutex::default(),
+            batches: Batches::default(),
             timers: Timers::default(),
             draining: false.into(),
             quieter: tokio::sync::Notify::new(),
@@ -98,6 +101,8 @@ impl Gateway {
         core.spawn(Arc::clone(core).keep_company());
         core.spawn(Arc::clone(core).sweep());
         core.spawn(expire(Arc::clone(core)));
+        core.spawn(keep_working(Arc::clone(core)));
+        core.spawn(keep_swept(Arc::clone(core)));
         Ok(gateway)
     }
 

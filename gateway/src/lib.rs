@@ -9,6 +9,7 @@
 
 mod admit;
 mod auth;
+mod batches;
 pub mod cli;
 mod clock;
 mod config;
@@ -17,6 +18,7 @@ mod dialogue;
 mod directory;
 mod error;
 mod file;
+mod files;
 mod gateway;
 mod http;
 mod hub;

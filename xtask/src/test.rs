@@ -19,6 +19,9 @@ const PYTHON_PACKAGES: &[&str] = &[
     "pyOpenSSL==26.4.0",
 ];
 
+/// The other official client, pinned likewise; where npm is not installed its test is skipped.
+const NODE_PACKAGE: &str = "openai@6.49.0";
+
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
@@ -70,6 +73,7 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     })?;
     println!("{}", postgres());
     let python = python()?;
+    let node = node()?.map_or_else(String::new, |folder| folder.display().to_string());
     let python_text = python.display().to_string();
     step("unit and component tests", &|| {
         let settings = [("WEIR_PYTHON_SIGN", python_text.as_str())];
@@ -82,31 +86,35 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
         cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
     })?;
     let weir = target().join("release/weir").display().to_string();
-    let kills = if extent == Extent::Full { "200" } else { "30" };
     step("end-to-end tests", &|| {
-        let settings = [
-            ("WEIR_BIN", weir.as_str()),
-            ("WEIR_PYTHON", python_text.as_str()),
-            ("WEIR_KILLS", kills),
-        ];
-        cargo(
-            &[
-                "test",
-                "--package",
-                "weir-e2e",
-                "--",
-                "--test-threads",
-                "2",
-                "--nocapture",
-            ],
-            &settings,
-        )
+        end_to_end(extent, &weir, &python_text, &node)
     })?;
     let lines: Vec<String> = done
         .iter()
         .map(|done| format!("{:>7.1} s  {}", done.took.as_secs_f64(), done.name))
         .collect();
     Ok(format!("all steps passed\n{}", lines.join("\n")))
+}
+
+/// On real processes, with the official clients.
+fn end_to_end(extent: Extent, weir: &str, python: &str, node: &str) -> Result<()> {
+    let kills = if extent == Extent::Full { "200" } else { "30" };
+    let settings = [
+        ("WEIR_BIN", weir),
+        ("WEIR_PYTHON", python),
+        ("WEIR_NODE", node),
+        ("WEIR_KILLS", kills),
+    ];
+    let arguments = [
+        "test",
+        "--package",
+        "weir-e2e",
+        "--",
+        "--test-threads",
+        "2",
+        "--nocapture",
+    ];
+    cargo(&arguments, &settings)
 }
 
 fn cargo(arguments: &[&str], settings: &[(&str, &str)]) -> Result<()> {
@@ -182,6 +190,40 @@ fn postgres() -> String {
             "== SKIPPING every test on PostgreSQL: it is not installed and could not be ({status:?}); as root run {INSTALL}"
         ),
     }
+}
+
+/// A folder with the pinned package for Node, made once per pin; none without npm.
+fn node() -> Result<Option<PathBuf>> {
+    let found = Command::new("npm").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("== no npm: the official client for Node is not tested");
+        return Ok(None);
+    }
+    let folder = target().join("node");
+    let stamp = folder.join("package");
+    if std::fs::read_to_string(&stamp).is_ok_and(|found| found == NODE_PACKAGE) {
+        return Ok(Some(folder));
+    }
+    std::fs::create_dir_all(&folder)?;
+    println!(
+        "== installing {NODE_PACKAGE} for Node into {}",
+        folder.display()
+    );
+    execute(
+        Command::new("npm")
+            .args([
+                "install",
+                "--silent",
+                "--no-audit",
+                "--no-fund",
+                "--no-save",
+                "--prefix",
+            ])
+            .arg(&folder)
+            .arg(NODE_PACKAGE),
+    )?;
+    std::fs::write(&stamp, NODE_PACKAGE)?;
+    Ok(Some(folder))
 }
 
 /// Where cargo puts what it builds.

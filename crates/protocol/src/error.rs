@@ -75,6 +75,43 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    /// All of them, in the order of their declaration.
+    pub const ALL: &[Self] = &[
+        Self::InvalidRequest,
+        Self::UnsupportedParameter,
+        Self::SafetyBlocked,
+        Self::Unauthenticated,
+        Self::ModelNotPermitted,
+        Self::TierNotPermitted,
+        Self::PriorityNotPermitted,
+        Self::ModelNotFound,
+        Self::RunNotFound,
+        Self::FileNotFound,
+        Self::BatchNotFound,
+        Self::PreviousResponseNotFound,
+        Self::UnsupportedEndpoint,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::RequestKeyConflict,
+        Self::EventsExpired,
+        Self::PromptTooLong,
+        Self::OutputTooLong,
+        Self::BodyTooLarge,
+        Self::StorageExceeded,
+        Self::TemplateError,
+        Self::SchemaError,
+        Self::BudgetExceeded,
+        Self::RateLimited,
+        Self::ConcurrencyLimited,
+        Self::KvShareExceeded,
+        Self::QueueFull,
+        Self::DeadlineUnmeetable,
+        Self::NoHealthyWorker,
+        Self::StoreUnavailable,
+        Self::Draining,
+        Self::Internal,
+    ];
+
     /// The HTTP status of this code.
     pub fn status(self) -> http::StatusCode {
         use http::StatusCode as S;

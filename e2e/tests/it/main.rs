@@ -10,6 +10,7 @@
 
 mod admit;
 mod bad_input;
+mod batches;
 mod formats;
 mod gateway_death;
 mod openai;

@@ -12,12 +12,17 @@ impl Core {
         &self,
         work: impl Future<Output = ApiResult<T>> + Send + 'static,
     ) -> ApiResult<T> {
-        self.tasks.spawn(work).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "an admission broke off");
-            Err(ApiError::new(
-                ErrorCode::Internal,
-                "the admission of the run broke off; ask for the run by its request key",
-            ))
-        })
+        match self.tasks.spawn(work).await {
+            Ok(outcome) => outcome,
+            // The process ends: nobody may take that for an answer.
+            Err(error) if error.is_cancelled() => std::future::pending().await,
+            Err(error) => {
+                tracing::error!(%error, "an admission broke off");
+                Err(ApiError::new(
+                    ErrorCode::Internal,
+                    "the admission of the run broke off; ask for the run by its request key",
+                ))
+            }
+        }
     }
 }

@@ -57,6 +57,14 @@ impl Keys {
         }
     }
 
+    /// A tenant by its name.
+    pub(crate) fn tenant(&self, name: &str) -> Option<Arc<Tenant>> {
+        self.tenants
+            .iter()
+            .find(|tenant| tenant.name == name)
+            .cloned()
+    }
+
     /// The tenant whose key a request presents.
     pub(crate) fn authenticate(&self, headers: &HeaderMap) -> ApiResult<Arc<Tenant>> {
         let unauthenticated = |message: &str| ApiError::new(ErrorCode::Unauthenticated, message);

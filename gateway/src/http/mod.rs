@@ -3,6 +3,7 @@
 pub(crate) mod body;
 pub(crate) mod io;
 pub(crate) mod json;
+pub(crate) mod list;
 mod paths;
 mod rates;
 pub(crate) mod reply;

@@ -16,7 +16,7 @@ use crate::clock::random_u128;
 use crate::core::Core;
 use crate::error::{ApiError, ApiResult};
 use crate::snapshot::Tenant;
-use crate::{native, openai};
+use crate::{batches, files, native, openai};
 
 /// A request that was authenticated, with its body still on the way.
 pub(crate) struct Call {
@@ -120,6 +120,15 @@ async fn answer(call: Call, route: Route<'_>, method: Method) -> ApiResult<Respo
         (Route::Response(id), Method::DELETE) => responses::delete(&call, id).await,
         (Route::ResponseCancel(id), Method::POST) => responses::cancel(&call, id).await,
         (Route::ResponseItems(id), Method::GET) => responses::input_items(&call, id).await,
+        (Route::Files, Method::POST) => files::upload(call).await,
+        (Route::Files, Method::GET) => files::list(&call).await,
+        (Route::File(id), Method::GET) => files::retrieve(&call, id).await,
+        (Route::File(id), Method::DELETE) => files::delete(&call, id).await,
+        (Route::FileContent(id), Method::GET) => files::content(&call, id).await,
+        (Route::Batches, Method::POST) => batches::create(call).await,
+        (Route::Batches, Method::GET) => batches::list(&call).await,
+        (Route::Batch(id), Method::GET) => batches::retrieve(&call, id).await,
+        (Route::BatchCancel(id), Method::POST) => batches::cancel(&call, id).await,
         (Route::Models, Method::GET) => openai::models(&call),
         (Route::Model(model), Method::GET) => openai::model(&call, model),
         (Route::Unsupported(path), _) => Err(openai::unsupported(path)),
@@ -142,6 +151,22 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 impl Call {
+    /// A call that the gateway makes for a tenant by itself.
+    pub(crate) fn internal(core: Arc<Core>, tenant: Arc<Tenant>, headers: HeaderMap) -> Self {
+        Self {
+            core,
+            tenant,
+            headers,
+            query: String::new(),
+            body: None,
+        }
+    }
+
+    /// The body as it comes, which can be taken once.
+    pub(crate) fn take_body(&mut self) -> Option<Incoming> {
+        self.body.take()
+    }
+
     /// The body, which can be taken once.
     pub(crate) async fn read_body(&mut self) -> ApiResult<bytes::Bytes> {
         match self.body.take() {

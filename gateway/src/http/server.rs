@@ -157,7 +157,7 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Reads the rest of a body that is too large. Most clients read an answer only when they have sent everything; one that is cut off
 /// before sees a broken connection, and tries again.
-async fn discard(config: &Config, body: &mut Incoming) {
+pub(crate) async fn discard(config: &Config, body: &mut Incoming) {
     let rest = async {
         let mut left = config.body_bytes.saturating_mul(DISCARDED_BODIES);
         while let Some(Ok(frame)) = body.frame().await {

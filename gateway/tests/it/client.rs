@@ -62,6 +62,17 @@ impl Client {
         body: Option<&Value>,
         headers: &[(&str, &str)],
     ) -> http::Response<Incoming> {
+        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        self.send_bytes(method, path, body, headers).await
+    }
+
+    async fn send_bytes(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        headers: &[(&str, &str)],
+    ) -> http::Response<Incoming> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("http://{}{path}", self.address));
@@ -71,7 +82,6 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let request = request.body(Full::new(body)).unwrap();
         tokio::time::timeout(Duration::from_secs(20), self.pool.request(request))
             .await
@@ -86,7 +96,11 @@ impl Client {
         body: Option<&Value>,
         headers: &[(&str, &str)],
     ) -> Reply {
-        let (parts, body) = self.send(method, path, body, headers).await.into_parts();
+        Self::whole(self.send(method, path, body, headers).await).await
+    }
+
+    async fn whole(response: http::Response<Incoming>) -> Reply {
+        let (parts, body) = response.into_parts();
         let bytes = tokio::time::timeout(Duration::from_secs(20), body.collect())
             .await
             .expect("a whole answer in time")
@@ -131,6 +145,38 @@ impl Client {
     pub(crate) async fn events(&self, run: &str, after: u64) -> EventStream {
         let path = format!("/runs/{run}/events?after={after}");
         EventStream::open(self.send(Method::GET, &path, None, &[]).await).await
+    }
+
+    /// Any request, as it is.
+    pub(crate) async fn raw(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Reply {
+        Self::whole(self.send_bytes(method, path, body.into(), headers).await).await
+    }
+
+    /// Sends a file of purpose batch.
+    pub(crate) async fn upload(&self, content: &str) -> Reply {
+        self.upload_with(content, &[]).await
+    }
+
+    pub(crate) async fn upload_with(&self, content: &str, headers: &[(&str, &str)]) -> Reply {
+        let body = format!(
+            "--cut\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--cut\r\n\
+             Content-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\
+             Content-Type: application/octet-stream\r\n\r\n{content}\r\n--cut--\r\n"
+        );
+        let form = ("content-type", "multipart/form-data; boundary=cut");
+        let headers = [headers, &[form]].concat();
+        let response = self.send_bytes(Method::POST, "/v1/files", body.into(), &headers);
+        Self::whole(response.await).await
+    }
+
+    pub(crate) async fn get_stream(&self, path: &str) -> EventStream {
+        EventStream::open(self.send(Method::GET, path, None, &[]).await).await
     }
 
     pub(crate) async fn all_events(&self, run: &str, after: u64) -> Vec<Event> {

@@ -10,16 +10,19 @@
     reason = "helpers of tests fail as tests do, and tables are long"
 )]
 
+mod batches;
 mod bench;
 mod cancel;
 mod client;
 mod connections;
 mod durable;
+mod examples;
 mod formats;
 mod gate;
 mod native;
 mod openai;
 mod refuse;
+mod responses;
 mod restart;
 mod routing;
 mod site;

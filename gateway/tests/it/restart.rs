@@ -9,7 +9,7 @@ use crate::site::{DIGEST, Site, ask, config, snapshot, tenant, wait_for};
 use crate::worker::FakeWorker;
 
 /// Runs a gateway on a runtime of its own until `act` is done, then drops the runtime with everything in it.
-async fn life<F, Fut, T>(
+pub(crate) async fn life<F, Fut, T>(
     folder: tempfile::TempDir,
     store: Arc<dyn weir_store::Store>,
     act: F,

@@ -138,6 +138,8 @@ pub(crate) fn config() -> Config {
     Config {
         reattach_within: Duration::from_millis(400),
         adopt_within: Duration::from_millis(800),
+        batch_lease: Duration::from_millis(600),
+        batch_look_every: Duration::from_millis(50),
         ..Config::default()
     }
 }

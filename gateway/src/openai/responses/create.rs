@@ -39,7 +39,7 @@ pub(crate) async fn create_from(call: &Call, bytes: &[u8]) -> ApiResult<Response
     let core = &call.core;
     let events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, 0);
     let mut response = if stream {
-        let shape = Events::new(Story::new(&run, record), None);
+        let shape = Events::new(Story::of(&run, record), None);
         let silence = core.config.keep_alive;
         let stream = EventStream::new(events, shape, leave, silence, &core.metrics);
         event_stream(Body::stream(stream))
@@ -62,7 +62,7 @@ async fn whole(
     record: Record,
     mut events: EventSource,
 ) -> ApiResult<Response<Body>> {
-    let mut story = Story::new(run, record);
+    let mut story = Story::of(run, record);
     while let Some(frame) = events.next().await {
         story.follow_frame(&frame?)?;
     }

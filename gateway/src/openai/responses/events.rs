@@ -53,7 +53,7 @@ struct OfText<'a> {
     delta: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
-    logprobs: Vec<wire::Logprob<'a>>,
+    logprobs: Vec<wire::TokenView<'a>>,
 }
 
 #[derive(Serialize)]
@@ -253,3 +253,6 @@ fn write<T: Serialize>(out: &mut BytesMut, name: &str, event: &T) {
     serde_json::to_writer(out.writer(), event).expect("events serialize");
     out.put_slice(b"\n\n");
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json as value};
-use weir_run::{Run, RunStatus};
+use weir_run::{Run, RunId, RunStatus};
+use weir_store::{Expect, ObjectWrite, Purge, RUN_SPACE};
 
 use super::events::Events;
 use super::input::tell;
 use super::read::LOGPROBS;
-use super::record::{bare, find};
+use super::record::{DELETED, bare, find};
 use super::story::Story;
 use crate::clock::now_ms;
 use crate::core::CANCELLED;
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
+use crate::http::list::{self, Page};
 use crate::http::reply::{event_stream, json, name_run};
 use crate::http::route::Call;
 use crate::http::sse::EventStream;
@@ -85,7 +87,7 @@ pub(crate) async fn retrieve(call: &Call, id: &str) -> ApiResult<Response<Body>>
         }
         let core = &call.core;
         let events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, 0);
-        let shape = Events::new(Story::new(&run, record), after);
+        let shape = Events::new(Story::of(&run, record), after);
         let silence = core.config.keep_alive;
         let stream = EventStream::new(events, shape, (), silence, &core.metrics);
         event_stream(Body::stream(stream))
@@ -110,73 +112,50 @@ pub(crate) async fn cancel(call: &Call, id: &str) -> ApiResult<Response<Body>> {
     let core = &call.core;
     let tenant = &call.tenant.name;
     let (run, record) = find(&*core.store, tenant, id).await?;
-    let cancelled = core.store.cancel(tenant, run.id, now_ms()).await?;
-    let mut run = cancelled.unwrap_or(run);
-    if !run.status.is_terminal() {
-        let mut events = EventSource::new(
-            core.store.clone(),
-            core.hub.clone(),
-            run.id,
-            run.last_sequence.0,
-        );
-        core.end_soon(run.id, CANCELLED);
-        let ended = async { while events.next().await.is_some_and(|frame| frame.is_ok()) {} };
-        tokio::time::timeout(CANCEL_WITHIN, ended).await.ok();
-        run = core.store.run(tenant, run.id).await?.unwrap_or(run);
-    }
+    let run = end(call, run).await?;
     let mut response = show(call, &run, record).await?;
     name_run(&mut response, run.id, run.model_version);
     Ok(response)
 }
 
-pub(crate) async fn input_items(call: &Call, id: &str) -> ApiResult<Response<Body>> {
-    let query = call.query(&["after", "limit", "order", "include", "include[]"])?;
-    let (run, record) = find(&*call.core.store, &call.tenant.name, id).await?;
-    let (mut after, mut limit, mut descending) = (None, 20, true);
-    for (name, text) in query {
-        match (name.as_str(), text.as_str()) {
-            ("after", _) => after = Some(text),
-            ("limit", number) => {
-                limit = number
-                    .parse()
-                    .ok()
-                    .filter(|limit| (1..=MAX_ITEMS).contains(limit))
-                    .ok_or_else(|| {
-                        let what = format!("`limit` must be a number from 1 to {MAX_ITEMS}");
-                        ApiError::invalid("limit", what)
-                    })?;
-            }
-            ("order", "asc") => descending = false,
-            ("order", "desc") => descending = true,
-            ("order", _) => {
-                return Err(ApiError::invalid("order", "`order` must be asc or desc"));
-            }
-            _ => {}
-        }
+/// Cancels the run if it is not over, and waits a while for its end.
+async fn end(call: &Call, run: Run) -> ApiResult<Run> {
+    let (core, tenant) = (&call.core, &call.tenant.name);
+    let cancelled = core.store.cancel(tenant, run.id, now_ms()).await?;
+    let run = cancelled.unwrap_or(run);
+    if run.status.is_terminal() {
+        return Ok(run);
     }
+    let after = run.last_sequence.0;
+    let mut events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, after);
+    core.end_soon(run.id, CANCELLED);
+    let ended = async { while events.next().await.is_some_and(|frame| frame.is_ok()) {} };
+    tokio::time::timeout(CANCEL_WITHIN, ended).await.ok();
+    Ok(core.store.run(tenant, run.id).await?.unwrap_or(run))
+}
+
+pub(crate) async fn input_items(call: &Call, id: &str) -> ApiResult<Response<Body>> {
+    let page = Page::read(call, &["include", "include[]"], 20, MAX_ITEMS)?;
+    let (run, record) = find(&*call.core.store, &call.tenant.name, id).await?;
     let mut items: Vec<Value> = record
         .input
         .iter()
         .enumerate()
         .map(|(place, item)| shown_item(&run, place, item))
         .collect();
-    if descending {
+    if page.descending {
         items.reverse();
     }
-    if let Some(after) = after {
+    if let Some(after) = &page.after {
         let place = items.iter().position(|item| item["id"] == *after);
         let place = place.ok_or_else(|| {
             ApiError::invalid("after", format!("`after` names no input item: {after:?}"))
         })?;
         items.drain(..=place);
     }
-    let more = items.len() as u64 > limit;
-    items.truncate(limit as usize);
-    let id_of = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    let list = value!({
-        "object": "list", "first_id": id_of(items.first()), "last_id": id_of(items.last()), "has_more": more, "data": items,
-    });
-    Ok(json(StatusCode::OK, &list))
+    let more = items.len() as u64 > page.limit;
+    items.truncate(page.limit as usize);
+    Ok(list::answer(&items, more))
 }
 
 /// An input item with what every item has when it is listed.
@@ -204,24 +183,31 @@ fn shown_item(run: &Run, place: usize, item: &Value) -> Value {
     item
 }
 
+/// The content goes, events and all; the run's row and its bill stay.
 pub(crate) async fn delete(call: &Call, id: &str) -> ApiResult<Response<Body>> {
     call.query(&[])?;
-    let core = &call.core;
-    let tenant = &call.tenant.name;
-    let (run, _) = find(&*core.store, tenant, id).await?;
+    let (store, tenant) = (&call.core.store, &call.tenant.name);
+    let (run, _) = find(&**store, tenant, id).await?;
     // Nobody will ask for what it would still say.
-    if let Some(run) = core.store.cancel(tenant, run.id, now_ms()).await?
-        && !run.status.is_terminal()
-    {
-        core.end_soon(run.id, CANCELLED);
-    }
-    core.store
-        .write_objects(vec![weir_store::ObjectWrite {
-            space: weir_store::RUN_SPACE,
+    let run = end(call, run).await?;
+    let before = u128::from_be_bytes(run.id.to_bytes()).saturating_sub(1);
+    store
+        .purge(Purge {
+            tenant: tenant.clone(),
+            before_ms: u64::MAX,
+            after: Some(RunId::from_bytes(before.to_be_bytes())),
+            limit: 1,
+            now_ms: now_ms(),
+        })
+        .await?;
+    // What was deleted is told from what has expired, until it would have.
+    store
+        .write_objects(vec![ObjectWrite {
+            space: RUN_SPACE,
             owner: tenant.clone(),
             name: run.id.to_string(),
-            expect: weir_store::Expect::Any,
-            data: None,
+            expect: Expect::Any,
+            data: Some(DELETED.into()),
         }])
         .await?;
     let deleted = value!({"id": id, "object": "response", "deleted": true});

@@ -159,10 +159,10 @@ async fn turn(
         .map(|(place, item)| message(item, place))
         .collect::<ApiResult<Vec<_>>>()?;
     let earlier = record.previous_response_id.clone();
-    let story = tell(store, &run, record).await?;
+    let answered = tell(store, &run, record).await?;
     said.push(Message {
         role: "assistant".to_owned(),
-        content: story.text,
+        content: answered.text,
     });
     Ok((said, earlier))
 }
@@ -173,7 +173,7 @@ pub(super) async fn tell(
     run: &weir_run::Run,
     record: Record,
 ) -> ApiResult<Story> {
-    let mut story = Story::new(run, record);
+    let mut told = Story::of(run, record);
     let mut after = 0;
     loop {
         let events = store.events(run.id, Sequence(after), PAGE).await?;
@@ -185,11 +185,11 @@ pub(super) async fn tell(
         }
         after = last.sequence.0;
         for record in &events {
-            story.follow_frame(&Frame::from_record(record))?;
+            told.follow_frame(&Frame::from_record(record))?;
         }
     }
     if run.status.is_terminal() && after < run.last_sequence.0 {
         return Err(expired(run));
     }
-    Ok(story)
+    Ok(told)
 }

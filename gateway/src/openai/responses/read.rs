@@ -1,8 +1,9 @@
 //! The fields of `POST /v1/responses`, and what they mean for a run.
 
-use serde_json::Value;
+use serde_json::json;
 use weir_protocol::error::ErrorCode;
 
+use super::super::format::response_format;
 use super::super::headers::Headers;
 use super::input::{before, items, message};
 use super::record::{Record, ShapeView};
@@ -85,6 +86,7 @@ pub(super) async fn read(
         )
         .param("input"));
     }
+    let attended = headers.request_key.is_none() && !record.background;
     let request = RunRequest {
         requested: model,
         input: Input::Chat(input),
@@ -102,6 +104,7 @@ pub(super) async fn read(
         choices: 1,
         metadata: record.metadata.clone(),
         attachment: attachment.map(Into::into),
+        attended,
     };
     Ok(Asked {
         request,
@@ -170,7 +173,8 @@ fn logprobs(fields: &mut Fields) -> ApiResult<Option<u32>> {
 
 /// What the output must look like, and how that is shown again: the one place for formats and tools.
 fn shape(fields: &mut Fields) -> ApiResult<(Shape, ShapeView)> {
-    let view = ShapeView::default();
+    let mut view = ShapeView::default();
+    let mut shape = Shape::default();
     let neutral: &[(&str, &[&str])] = &[
         ("tools", &["[]"]),
         ("tool_choice", &["\"none\"", "\"auto\""]),
@@ -190,14 +194,13 @@ fn shape(fields: &mut Fields) -> ApiResult<(Shape, ShapeView)> {
         {
             return Err(unsupported("text.verbosity"));
         }
-        match text.take("format") {
-            None => {}
-            Some(Value::Object(format)) if format.get("type") == Some(&Value::from("text")) => {}
-            Some(_) => return Err(unsupported("text.format")),
+        if let Some(format) = text.take("format") {
+            view.text = json!({"format": format});
+            shape = response_format(format, "text.format")?;
         }
         text.done()?;
     }
-    Ok((Shape::default(), view))
+    Ok((shape, view))
 }
 
 async fn conversation(call: &Call, record: &Record) -> ApiResult<Vec<Message>> {

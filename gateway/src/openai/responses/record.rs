@@ -57,6 +57,9 @@ impl Default for ShapeView {
     }
 }
 
+/// Kept in place of the record of a response that was deleted.
+pub(super) const DELETED: &[u8] = b"deleted";
+
 /// `resp_` and the run's own letters: the id of a response is the id of its run.
 pub(crate) fn response_id(run: RunId) -> String {
     format!("resp_{}", bare(run))
@@ -84,6 +87,9 @@ pub(super) async fn find(
     let run = store.run(tenant, id).await?;
     let run = run.ok_or_else(|| not_found(response))?;
     let kept = store.object(RUN_SPACE, tenant, &id.to_string()).await?;
+    if kept.as_ref().is_some_and(|kept| &kept.data[..] == DELETED) {
+        return Err(not_found(response));
+    }
     let Some(kept) = kept else {
         // A native run has no record either, and is no response; one whose content is over says so.
         return Err(if run.events_expire_at_ms <= now_ms() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use weir_protocol::error::ErrorCode;
-use weir_run::{Event, EventKind, FinishReason, Run, RunStatus, TokenLogprob, Usage};
+use weir_run::{Event, EventKind, FinishReason, Run, RunId, RunStatus, TokenLogprob, Usage};
 
 use super::record::{Record, bare, response_id};
 use super::wire::{self, Item, Part, ResponseView};
@@ -49,13 +49,18 @@ pub(super) enum Turn {
 }
 
 impl Story {
-    pub(crate) fn new(run: &Run, record: Record) -> Self {
+    /// Of a run before its first event.
+    pub(crate) fn of(run: &Run, record: Record) -> Self {
+        Self::new(run.id, &run.model, run.created_at_ms, record)
+    }
+
+    pub(super) fn new(id: RunId, model: &str, created_at_ms: u64, record: Record) -> Self {
         Self {
             record,
-            id: response_id(run.id),
-            item_id: format!("msg_{}", bare(run.id)),
-            model: run.model.clone(),
-            created_at: run.created_at_ms / 1000,
+            id: response_id(id),
+            item_id: format!("msg_{}", bare(id)),
+            model: model.to_owned(),
+            created_at: created_at_ms / 1000,
             status: RunStatus::Accepted,
             began: false,
             text: String::new(),

@@ -84,7 +84,7 @@ impl<'a> Item<'a> {
 pub(super) struct Part<'a> {
     r#type: &'static str,
     annotations: [Value; 0],
-    logprobs: Vec<Logprob<'a>>,
+    logprobs: Vec<TokenView<'a>>,
     text: &'a str,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Part<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Logprob<'a> {
+pub(super) struct TokenView<'a> {
     token: &'a str,
     bytes: &'a [u8],
     logprob: f32,
@@ -114,10 +114,10 @@ struct Top<'a> {
     logprob: f32,
 }
 
-pub(super) fn list(tokens: &[TokenLogprob]) -> Vec<Logprob<'_>> {
+pub(super) fn list(tokens: &[TokenLogprob]) -> Vec<TokenView<'_>> {
     tokens
         .iter()
-        .map(|token| Logprob {
+        .map(|token| TokenView {
             token: &token.token,
             bytes: &token.bytes,
             logprob: token.logprob,
