@@ -99,11 +99,13 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
 /// On real processes, with the official clients.
 fn end_to_end(extent: Extent, weir: &str, python: &str, node: &str) -> Result<()> {
     let kills = if extent == Extent::Full { "200" } else { "30" };
+    let schemas = if extent == Extent::Full { "1000" } else { "50" };
     let settings = [
         ("WEIR_BIN", weir),
         ("WEIR_PYTHON", python),
         ("WEIR_NODE", node),
         ("WEIR_KILLS", kills),
+        ("WEIR_SCHEMAS", schemas),
     ];
     let arguments = [
         "test",

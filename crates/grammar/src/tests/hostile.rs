@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
+/// Memory of the process that runs all tests of this crate, at its highest.
+const RESIDENT_KIB_MAX: u64 = 1 << 20;
+
 /// Far above what any takes here, below what a person waits: the build is not optimised and shares the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -156,6 +159,15 @@ fn hostile_grammars_end_soon_and_are_refused_or_followed() {
             begin.elapsed()
         );
     }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let highest = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))
+        .unwrap();
+    assert!(
+        highest.parse::<u64>().unwrap() < RESIDENT_KIB_MAX,
+        "{highest} KiB"
+    );
 }
 
 #[test]
