@@ -139,18 +139,29 @@ impl Writer {
             match outcome {
                 Ok(evaluated) if wants.is_empty() => return Ok((evaluated, used)),
                 Ok(_) | Err(ReadError::Engine(KvError::NotRead)) => self.read(&wants).await?,
-                Err(error) => {
-                    return Err(StoreError::Read {
-                        path: self.server.path.clone(),
-                        cause: error.to_string(),
-                    });
-                }
+                Err(error) => self.is_so(&used, &error).await?,
             }
         }
         Err(StoreError::Read {
             path: self.server.path.clone(),
             cause: "a write wants to read without end".to_owned(),
         })
+    }
+
+    /// Records that contradict each other may be of different moments: only what all of them say now is an error.
+    async fn is_so(&mut self, used: &Used, error: &ReadError) -> Result<(), Refused> {
+        let group = Group::new(&Evaluated::default(), used, &self.memory);
+        match self.commit(&group).await {
+            Ok(Committed::Done(_)) => Err(StoreError::Read {
+                path: self.server.path.clone(),
+                cause: error.to_string(),
+            }),
+            Ok(Committed::Raced) => {
+                self.server.raced();
+                Ok(())
+            }
+            Err(cause) => Err(self.refusal(cause)),
+        }
     }
 
     async fn read(&mut self, wants: &Wants) -> Result<(), Refused> {

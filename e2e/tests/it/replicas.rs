@@ -85,9 +85,9 @@ impl Pair {
         let url = server.database().unwrap();
         // Slow enough for a run to be met in the middle.
         let shape = RandomModel {
-            hidden: 128,
-            layers: 4,
-            intermediate: 384,
+            hidden: 512,
+            layers: 6,
+            intermediate: 1536,
             ..RandomModel::default()
         };
         let tenant = Tenant {
@@ -235,13 +235,13 @@ fn a_stream_goes_on_at_the_other_gateway_when_its_own_is_killed() {
     let (a, b) = (pair.a.client("acme-dev-key"), pair.b.client());
     let unbroken = {
         let run = b
-            .post("/inference", &body("unbroken", 1200))
+            .post("/inference", &body("unbroken", 300))
             .unwrap()
             .run_id();
         b.all_events(&run, 0).unwrap()
     };
     assert_whole(&unbroken);
-    let mut at_a = a.stream(&body("broken", 1200)).unwrap();
+    let mut at_a = a.stream(&body("broken", 300)).unwrap();
     let first = at_a.next_event().unwrap().unwrap();
     let run = first.json()["runId"].as_str().unwrap().to_owned();
     let mut at_b = b.events(&run, 0).unwrap();
@@ -300,7 +300,7 @@ fn an_unkeyed_call_ends_with_its_gateway_and_not_at_its_ceiling() {
     let address = pair.a.listen.clone();
     let call = std::thread::spawn(move || {
         let client = Client::new(&address, "acme-dev-key");
-        let body = json!({"model": "random", "messages": [{"role": "user", "content": "count"}], "max_tokens": 1500, "stop": []});
+        let body = json!({"model": "random", "messages": [{"role": "user", "content": "count"}], "max_tokens": 1500, "ignore_eos": true});
         client.post("/v1/chat/completions", &body)
     });
     let b = pair.b.client();
