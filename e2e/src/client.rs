@@ -80,6 +80,14 @@ pub struct EventStream {
     pub headers: Vec<(String, String)>,
 }
 
+/// A stream, or the refusal of one.
+pub(crate) enum Opened {
+    /// Events follow.
+    Stream(EventStream),
+    /// The answer instead.
+    Refused(Reply),
+}
+
 impl Client {
     /// For the gateway at `base` (`http://127.0.0.1:PORT`).
     pub fn new(base: &str, key: &str) -> Self {
@@ -185,6 +193,21 @@ impl Client {
     /// As for [`Client::stream`]; or the stream ends without a terminal event.
     pub fn all_events(&self, run: &str, after: u64) -> Result<Vec<Event>> {
         self.events(run, after)?.to_end()
+    }
+
+    /// Any call that is answered by events.
+    pub(crate) fn open(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        headers: &[(&str, &str)],
+    ) -> Result<Opened> {
+        let response = self.send(method, path, body, headers)?;
+        if response.status() == 200 {
+            return open(response).map(Opened::Stream);
+        }
+        read(response).map(Opened::Refused)
     }
 
     fn send(

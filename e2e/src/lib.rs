@@ -9,7 +9,9 @@
     reason = "a test talks to whoever reads its output, and runs on 64-bit machines"
 )]
 
+pub mod checker;
 mod client;
+pub mod load;
 mod model;
 pub mod postgres;
 mod site;

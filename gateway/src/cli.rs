@@ -131,9 +131,13 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     let (listener, bound) = bind(listen, "--listen").await?;
     tracing::info!(listen = %bound, "serving");
     let drain = Duration::from_secs(drain_s);
-    gateway.serve(listener, stop, drain).await;
+    let watching = gateway.clone();
+    let store_readiness = readiness.clone();
+    tokio::spawn(async move { watching.watch_store(store_readiness).await });
+    gateway
+        .serve(listener, readiness.down_after(stop), drain)
+        .await;
     following.abort();
-    readiness.set_not_ready("gateway", "shutting down");
     end(&gateway, &*store).await?;
     admin.abort();
     Ok(())

@@ -11,13 +11,16 @@ use tokio_util::task::TaskTracker;
 use weir_admission::ExpiredWhy;
 use weir_run::{RunId, RunStatus};
 use weir_store::Store;
+use weir_store::fault::point;
 
 use crate::admit::{Next, Queues, TokenizerPool};
 use crate::batches::Batches;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::hub::{Hub, Intent, LiveRun, Phase};
-use crate::link::{Command, Ending, Job, LinkHandle, Outcome, Pending, Writer, append_durably};
+use crate::link::{
+    Command, Ending, Job, LinkHandle, Outcome, Pending, Writer, append_durably, take_over_durably,
+};
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::recover::Orphans;
@@ -118,15 +121,19 @@ impl Core {
             control.phase = Phase::Queued;
             drop(control);
             self.requeue(*job);
+            return;
         }
+        point("dispatch.sent");
     }
 
     /// Queues a run again that its worker lost before it started; under a new epoch, so that the old worker cannot write.
     pub(crate) fn requeue(self: &Arc<Self>, mut job: Job) {
         let core = Arc::clone(self);
         self.tasks.spawn(async move {
-            match core.store.take_over(job.writer.id()).await {
+            point("requeue.asked");
+            match take_over_durably(&*core.store, job.writer.id()).await {
                 Ok(Some(epoch)) => {
+                    point("requeue.taken_over");
                     job.writer.epoch = epoch;
                     core.queue_first(job);
                 }
@@ -156,7 +163,9 @@ impl Core {
             job.writer.end(ending, &mut pending);
             let append = job.writer.append(&pending, crate::clock::now_ms());
             let (store, metrics) = (Arc::clone(&core.store), Arc::clone(&core.metrics));
+            point("unsent.appending");
             let outcomes = append_durably(store, metrics, vec![append]).await;
+            point("unsent.durable");
             if let Some(Outcome::Done(_)) = outcomes.first() {
                 core.hub.publish(&job.writer.live, pending.frames);
                 core.ended(&job.writer, status);

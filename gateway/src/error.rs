@@ -66,10 +66,13 @@ impl From<StoreError> for ApiError {
             StoreError::Busy { .. } => 50,
             _ => 1000,
         };
-        Self::new(
-            ErrorCode::StoreUnavailable,
-            "the run store does not answer; nothing was started, try again",
-        )
-        .retry_after_ms(wait_ms)
+        let why = match error {
+            StoreError::Full { .. } => {
+                "the run store's disk is full; nothing was started, try again when there is space"
+            }
+            StoreError::Busy { .. } => "the run store is busy; nothing was started, try again",
+            _ => "the run store does not answer; nothing was started, try again",
+        };
+        Self::new(ErrorCode::StoreUnavailable, why).retry_after_ms(wait_ms)
     }
 }

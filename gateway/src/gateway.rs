@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_store::{Store, StoreError};
+use weir_telemetry::Readiness;
 
 use crate::admit::{Queues, TokenizerPool};
 use crate::batches::{Batches, keep_working};
@@ -29,6 +30,8 @@ use crate::worker_metrics::WorkerCollector;
 
 /// How often ended runs are looked through for events whose retention is over.
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
+/// How soon a full disk, and the space on it afterwards, shows in readiness.
+const LOOK_AT_STORE_EVERY: Duration = Duration::from_millis(500);
 /// Runs whose events are dropped in one commit.
 const EXPIRE_AT_ONCE: usize = 256;
 
@@ -128,6 +131,20 @@ impl Gateway {
             () = server::serve(Arc::clone(&self.0), listener, stop, grace) => {}
             () = mark => {}
         }
+    }
+
+    /// Says whether the store lets runs in, in `readiness`, until the gateway stops.
+    pub async fn watch_store(&self, readiness: Readiness) {
+        let look = async {
+            loop {
+                match self.0.store.closed_to_runs() {
+                    Some(error) => readiness.set_not_ready("store", error.to_string()),
+                    None => readiness.set_ready("store"),
+                }
+                tokio::time::sleep(LOOK_AT_STORE_EVERY).await;
+            }
+        };
+        self.0.stop.run_until_cancelled(look).await;
     }
 
     /// Refuses new runs from now on and waits until no run is live, for at most `within`; how many are left.

@@ -9,11 +9,12 @@ use prost::Message;
 use tokio::time::Instant;
 use weir_protocol::worker::Submit;
 use weir_run::{RunId, RunStatus, WorkOrder};
+use weir_store::fault::{broken, point};
 use weir_store::{OpenRun, StoreError};
 
 use crate::clock::now_ms;
 use crate::core::{CANCELLED, Core, LEFT};
-use crate::link::{Ending, Job, Writer};
+use crate::link::{Ending, Job, Writer, take_over_durably};
 use crate::links::Links;
 
 /// How long runs found at start wait for the first snapshot that names workers.
@@ -59,6 +60,7 @@ impl Core {
             return Ok(0);
         }
         let open = self.store.open_runs().await?;
+        point("recover.found");
         let count = open.len();
         for open in open {
             let id = open.run.id;
@@ -97,6 +99,10 @@ impl Core {
     /// again, what started ends as interrupted; a limited number of them per second.
     pub(crate) async fn settle_orphans(self: Arc<Self>) {
         self.wait_for_workers().await;
+        point("recover.settling");
+        if broken("never-end") {
+            return;
+        }
         let orphans = self.orphans.take_all();
         let mut settled = 0;
         for mut job in orphans {
@@ -104,8 +110,9 @@ impl Core {
             if settled % PAUSE_AFTER == 0 {
                 self.recovery_pause(PAUSE_AFTER).await;
             }
-            match self.store.take_over(job.writer.id()).await {
+            match take_over_durably(&*self.store, job.writer.id()).await {
                 Ok(Some(epoch)) => {
+                    point("recover.taken_over");
                     job.writer.epoch = epoch;
                     self.settle(job, "the gateway restarted and no worker holds the run");
                 }
@@ -128,10 +135,13 @@ impl Core {
     }
 
     /// Decides on a run that no worker holds and whose writer this gateway is.
-    pub(crate) fn settle(self: &Arc<Self>, job: Job, why: &'static str) {
+    pub(crate) fn settle(self: &Arc<Self>, mut job: Job, why: &'static str) {
         let intent = job.writer.live.control.lock().intent.clone();
         if let Some(intent) = intent {
             self.end_unsent(job, Ending::of(&intent));
+        } else if job.writer.started && broken("regenerate") {
+            job.writer.begin_again();
+            self.queue_first(job);
         } else if job.writer.started {
             self.end_unsent(job, Ending::new(RunStatus::Interrupted, why));
         } else {

@@ -1,6 +1,7 @@
 //! The subcommands of `weir`, one module each.
 
 pub mod chat;
+pub mod dump;
 pub mod get;
 pub mod key;
 pub mod keygen;

@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use weir::cmd::{chat, get, key, keygen, sign, up, verify};
+use weir::cmd::{chat, dump, get, key, keygen, sign, up, verify};
 
 /// Serve signed language models to tenants with budgets, on one machine or on a cluster.
 #[derive(Debug, Parser)]
@@ -27,6 +27,7 @@ enum Command {
     Sign(sign::Args),
     Verify(verify::Args),
     Key(key::Args),
+    Dump(dump::Args),
     /// Run one worker. `weir up` starts these itself.
     #[command(hide = true)]
     Worker(Box<weir_worker::cli::WorkerArgs>),
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Keygen(args) => keygen::run(args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => sign::run(args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => verify::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Key(args) => key::run(args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -59,6 +59,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-rollout",
             "weir-model",
             "weir-telemetry",
+            // Only its tests: the checker and the load of the end-to-end tests, on a gateway in their own process.
+            "weir-e2e",
         ],
     ),
     (

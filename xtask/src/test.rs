@@ -31,6 +31,29 @@ pub(crate) enum Extent {
     Full,
 }
 
+impl Extent {
+    /// How often the tests that count faults inject one: kills of processes (with each store), crash points in process, worlds in which
+    /// the power is cut eight times, and schemas that outputs follow.
+    fn counts(self) -> [(&'static str, &'static str); 5] {
+        match self {
+            Self::Usual => [
+                ("WEIR_KILLS", "60"),
+                ("WEIR_STORE_KILLS", "60"),
+                ("WEIR_CRASHES", "300"),
+                ("WEIR_POWER_CUT_SEEDS", "40"),
+                ("WEIR_SCHEMAS", "50"),
+            ],
+            Self::Full => [
+                ("WEIR_KILLS", "500"),
+                ("WEIR_STORE_KILLS", "500"),
+                ("WEIR_CRASHES", "10000"),
+                ("WEIR_POWER_CUT_SEEDS", "1250"),
+                ("WEIR_SCHEMAS", "1000"),
+            ],
+        }
+    }
+}
+
 /// A step and how long it took.
 struct Done {
     name: &'static str,
@@ -76,7 +99,8 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     let node = node()?.map_or_else(String::new, |folder| folder.display().to_string());
     let python_text = python.display().to_string();
     step("unit and component tests", &|| {
-        let settings = [("WEIR_PYTHON_SIGN", python_text.as_str())];
+        let mut settings = vec![("WEIR_PYTHON_SIGN", python_text.as_str())];
+        settings.extend(extent.counts());
         cargo(
             &["test", "--workspace", "--exclude", "weir-e2e", "--quiet"],
             &settings,
@@ -98,15 +122,12 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
 
 /// On real processes, with the official clients.
 fn end_to_end(extent: Extent, weir: &str, python: &str, node: &str) -> Result<()> {
-    let kills = if extent == Extent::Full { "200" } else { "30" };
-    let schemas = if extent == Extent::Full { "1000" } else { "50" };
-    let settings = [
+    let mut settings = vec![
         ("WEIR_BIN", weir),
         ("WEIR_PYTHON", python),
         ("WEIR_NODE", node),
-        ("WEIR_KILLS", kills),
-        ("WEIR_SCHEMAS", schemas),
     ];
+    settings.extend(extent.counts());
     let arguments = [
         "test",
         "--package",

@@ -11,6 +11,9 @@ mod log_kv;
 mod redb_kv;
 mod sled_kv;
 
+#[cfg(feature = "faults")]
+pub(crate) use log_kv::{LogKv, Medium};
+
 /// New values by key; `None` removes. Sorted, so that an engine writes neighbours together.
 pub type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 

@@ -38,8 +38,10 @@
 //! not maintained. A folder stays with the engine that made it.
 
 mod chains;
+mod dump;
 mod embedded;
 pub mod engine;
+pub mod fault;
 mod kv;
 mod objects;
 mod open;
@@ -51,6 +53,7 @@ mod store;
 mod upkeep;
 mod writer;
 
+pub use dump::dump;
 pub use objects::{Expect, MAX_OBJECT_BYTES, Object, ObjectRange, ObjectWrite, RUN_SPACE, Written};
 pub use open::{Engine, open};
 pub use replicas::{Beat, Change, Peer, Replicas};

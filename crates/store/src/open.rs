@@ -59,13 +59,7 @@ pub fn open(folder: &Path, engine: Engine) -> Result<Arc<dyn Store>, StoreError>
         cause: error.to_string(),
     };
     std::fs::create_dir_all(folder).map_err(unwritable)?;
-    let lock = lock(folder)?;
-    claim(folder, engine)?;
-    let unreadable = |error: ReadError| StoreError::Read {
-        path: path(),
-        cause: error.to_string(),
-    };
-    let kv = kv::open(folder, engine).map_err(|error| unreadable(error.into()))?;
+    let (kv, lock) = files(folder, engine)?;
     let identity = identity(&*kv).map_err(|cause| StoreError::Read {
         path: path(),
         cause,
@@ -77,7 +71,22 @@ pub fn open(folder: &Path, engine: Engine) -> Result<Arc<dyn Store>, StoreError>
     let again = folder.to_owned();
     let reopen = Box::new(move || kv::open(&again, engine));
     let store = Embedded::start(folder.to_owned(), identity, kv, lock, reopen);
-    Ok(Arc::new(store.map_err(unreadable)?))
+    Ok(Arc::new(store.map_err(|error| unreadable(folder, &error))?))
+}
+
+/// The engine's files, and the lock on the folder that is held while they are open.
+pub(crate) fn files(folder: &Path, engine: Engine) -> Result<(Arc<dyn Kv>, File), StoreError> {
+    let lock = lock(folder)?;
+    claim(folder, engine)?;
+    let kv = kv::open(folder, engine).map_err(|error| unreadable(folder, &error.into()))?;
+    Ok((kv, lock))
+}
+
+fn unreadable(folder: &Path, error: &ReadError) -> StoreError {
+    StoreError::Read {
+        path: folder.display().to_string(),
+        cause: error.to_string(),
+    }
 }
 
 /// Held as long as the file is open; the kernel gives it back when the process dies, however it dies.
@@ -136,7 +145,7 @@ fn claim(folder: &Path, engine: Engine) -> Result<(), StoreError> {
 }
 
 /// The identity of an existing store, or a new one.
-fn identity(kv: &dyn Kv) -> Result<String, String> {
+pub(crate) fn identity(kv: &dyn Kv) -> Result<String, String> {
     let (format, identity) = (key::meta("format"), key::meta("identity"));
     let view = kv.view().map_err(|error| error.to_string())?;
     let read = |key: &[u8]| -> Result<Option<Vec<u8>>, String> {

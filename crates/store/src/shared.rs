@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use weir_budget::Account;
 use weir_run::{Progress, Run, RunId};
 
 use crate::StoreError;
 use crate::kv::{Kv, KvError, View};
+use crate::writer::Space;
 use crate::writer::state::{Changes, ReadError, State};
 
 pub(crate) struct Shared {
@@ -18,6 +19,8 @@ pub(crate) struct Shared {
     /// Gone while the files are closed.
     pub(crate) engine: RwLock<Option<Arc<dyn Kv>>>,
     published: RwLock<Published>,
+    /// Why no write succeeds until the process starts again.
+    pub(crate) poisoned: Mutex<Option<StoreError>>,
 }
 
 /// Durable state of what changes most, as of the last commit.
@@ -34,6 +37,7 @@ impl Shared {
             identity,
             engine: RwLock::new(Some(engine)),
             published: RwLock::default(),
+            poisoned: Mutex::default(),
         };
         shared.publish_all(state);
         shared
@@ -84,6 +88,15 @@ impl Shared {
         let mut run = Run::clone(row);
         run.set_progress(*progress);
         Some(run)
+    }
+
+    /// Why no run can be let in now.
+    pub(crate) fn closed_to_runs(&self) -> Option<StoreError> {
+        let poisoned = self.poisoned.lock().clone();
+        poisoned.or_else(|| {
+            let full = !Space::of(&self.path).admits();
+            full.then(|| self.unwritable(&KvError::Full))
+        })
     }
 
     pub(crate) fn live_ids(&self) -> Vec<RunId> {

@@ -307,6 +307,12 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Why no run could be let in now, as far as that is known without trying: readiness asks now and then. `None`: nothing is known
+    /// against it.
+    fn closed_to_runs(&self) -> Option<StoreError> {
+        None
+    }
+
     /// A stable identity, made when the store was: gateways of one store may attach to each other's runs.
     fn identity(&self) -> String;
 

@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::StoreError;
+use crate::fault;
 use crate::kv::{Kv, KvError};
 use crate::shared::Shared;
 
+mod breaks;
 mod objects;
 pub(crate) mod op;
 pub(crate) mod ops;
 mod retention;
+mod space;
 pub(crate) mod state;
 pub(crate) mod upkeep;
 
 use op::{Closing, Op, Queue};
+pub(crate) use space::Space;
 use state::{Changes, Group, ReadError, State, recover};
 
 /// Writes that wait. At some hundred bytes to a few kilobytes each this bounds the queue to tens of megabytes.
 pub const QUEUE: usize = 4096;
-/// Below this much free space nothing is written: an engine that runs out of space in mid-commit has to be opened again.
-const APPEND_RESERVE_BYTES: u64 = 4 << 20;
-/// Below this much no run is let in, so that the live ones can end.
-const ADMIT_RESERVE_BYTES: u64 = 16 << 20;
 /// A commit may take this many times its size for a moment: pages are copied before they are freed, and sizes are rounded up.
 const COMMIT_GROWTH: u64 = 4;
 /// How often a full store looks for space.
@@ -88,15 +88,16 @@ impl Writer {
         if ops.is_empty() {
             return;
         }
-        let free = free_bytes(&self.shared);
-        let engine = match self.usable(free) {
+        fault::point("store.begun");
+        let space = Space::of(&self.shared.path);
+        let engine = match self.usable(&space) {
             Ok(engine) => engine,
             Err(error) => return ops.into_iter().for_each(|op| op.answer(Some(&error))),
         };
-        let evaluated = self.evaluate(&*engine, &mut ops, free >= ADMIT_RESERVE_BYTES);
+        let evaluated = self.evaluate(&*engine, &mut ops, space.admits());
         let fault = match evaluated {
             // sled 0.34 never returns from a flush that ran out of space, so a commit that may not fit is not begun.
-            Ok(changes) if free < APPEND_RESERVE_BYTES.saturating_add(size(&changes)) => {
+            Ok(changes) if !space.takes(size(&changes)) => {
                 self.read_back(&*engine);
                 Some(self.shared.unwritable(&KvError::Full))
             }
@@ -109,15 +110,16 @@ impl Writer {
         for op in ops {
             op.answer(fault.as_ref());
         }
+        fault::point("store.answered");
     }
 
     /// The engine, if it can take a write now.
-    fn usable(&mut self, free: u64) -> Result<Arc<dyn Kv>, StoreError> {
+    fn usable(&mut self, space: &Space) -> Result<Arc<dyn Kv>, StoreError> {
         let full = self.shared.unwritable(&KvError::Full);
         match &self.health {
             Health::Poisoned(error) => return Err(error.clone()),
             Health::Full(since) if since.elapsed() < REOPEN_EVERY => return Err(full),
-            Health::Full(_) | Health::Sound if free < APPEND_RESERVE_BYTES => return Err(full),
+            Health::Full(_) | Health::Sound if !space.takes(0) => return Err(full),
             Health::Full(_) => self.open_again(),
             Health::Sound => {}
         }
@@ -151,8 +153,16 @@ impl Writer {
         if changes.batch.is_empty() {
             return Ok(());
         }
-        let Err(error) = engine.commit(&changes.batch) else {
+        fault::point("store.evaluated");
+        let written = if fault::broken("lose-last") && changes.batch.len().is_multiple_of(7) {
+            Ok(())
+        } else {
+            engine.commit(&changes.batch)
+        };
+        let Err(error) = written else {
+            fault::point("store.durable");
             self.shared.publish(changes, &self.state);
+            fault::point("store.shown");
             return Ok(());
         };
         let answer = self.shared.unwritable(&error);
@@ -203,6 +213,7 @@ impl Writer {
 
     fn poison(&mut self, error: &StoreError) {
         tracing::error!(%error, "the store refuses all writes until the process starts again");
+        *self.shared.poisoned.lock() = Some(error.clone());
         self.health = Health::Poisoned(error.clone());
     }
 }
@@ -224,11 +235,6 @@ fn wait_for_readers(engine: Arc<dyn Kv>) {
         std::thread::yield_now();
     }
     drop(engine);
-}
-
-/// Space that the store may still take; without an answer, enough.
-fn free_bytes(shared: &Shared) -> u64 {
-    rustix::fs::statvfs(&shared.path).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
 }
 
 #[cfg(test)]

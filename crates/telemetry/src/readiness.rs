@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// The open reasons against readiness, by component. Cloning shares them; no reason means ready.
 ///
@@ -38,6 +39,19 @@ impl Readiness {
             .send_if_modified(|reasons| reasons.remove(component).is_some());
     }
 
+    /// Not ready for good once `stop` is cancelled; the token that comes back is cancelled after that, so that whoever sends traffic can
+    /// know before it is refused. Must be called inside a tokio runtime.
+    pub fn down_after(&self, stop: CancellationToken) -> CancellationToken {
+        let (readiness, down) = (self.clone(), CancellationToken::new());
+        let told = down.clone();
+        tokio::spawn(async move {
+            stop.cancelled().await;
+            readiness.set_not_ready("process", "shutting down");
+            told.cancel();
+        });
+        down
+    }
+
     /// Whether every component is ready.
     pub fn is_ready(&self) -> bool {
         self.reasons.borrow().is_empty()
@@ -69,6 +83,19 @@ impl Default for Readiness {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_ends_is_not_ready_before_anything_else_happens() {
+        let (readiness, stop) = (Readiness::new(), CancellationToken::new());
+        let down = readiness.down_after(stop.clone());
+        assert!(readiness.is_ready() && !down.is_cancelled());
+        stop.cancel();
+        down.cancelled().await;
+        assert_eq!(
+            readiness.reasons(),
+            [("process", "shutting down".to_owned())]
+        );
+    }
 
     #[tokio::test]
     async fn ready_means_that_no_component_objects() {

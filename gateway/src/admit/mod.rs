@@ -16,10 +16,12 @@ use tokio::time::Instant;
 use weir_budget::{Ask, Limits};
 use weir_protocol::error::ErrorCode;
 use weir_run::{EventKind, Run, RunId};
+use weir_store::fault::{broken, point};
 use weir_store::{Admission, Admit};
 
 pub(crate) use judge::schema_error;
 pub(crate) use queue::{Next, Queues};
+pub(crate) use refusal::draining;
 pub(crate) use request::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
 pub(crate) use tokenize::TokenizerPool;
 
@@ -54,6 +56,7 @@ impl Core {
         if let Some(known) = self.known(tenant, &request).await? {
             return Ok(known);
         }
+        point("admit.known");
         if self.is_draining() {
             return Err(refusal::draining());
         }
@@ -66,6 +69,7 @@ impl Core {
         for (place, candidate) in candidates.into_iter().enumerate() {
             let request = &request;
             let plan = self.plan(tenant, candidate, request).await?;
+            point("admit.planned");
             let id = new_run_id();
             match self.take_place(directory, tenant, (id, &plan), request) {
                 Ok(slot) => {
@@ -93,6 +97,7 @@ impl Core {
             return Ok(None);
         };
         match self.store.run_by_key(&tenant.name, key).await? {
+            _ if broken("key-twice") => Ok(None),
             None => Ok(None),
             Some(run) if run.payload_hash == request.payload_hash => Ok(Some(Admitted {
                 run,
@@ -166,6 +171,7 @@ impl Core {
         (id, plan): (RunId, Plan),
         slot: Slot,
     ) -> ApiResult<Admitted> {
+        point("admit.placed");
         let (ask, limits) = self.ask(tenant, &plan);
         let now = now_ms();
         let run = plan.run(id, tenant, request, now);
@@ -206,7 +212,9 @@ impl Core {
             Admit::BadReplaces(why) => return Err(refusal::bad_replaces(&why)),
         }
         std::mem::forget(guard);
+        point("admit.durable");
         self.hub.publish(&live, [accepted]);
+        point("admit.published");
         self.set_times(&live, request.deadline_ms, slot.max_wait_ms);
         let job = Job {
             submit: submit_of(id, run.epoch.0, work),
@@ -217,6 +225,7 @@ impl Core {
         if let Err(job) = self.queues.push(slot, Box::new(job)) {
             self.end_unsent(*job, Ending::of(&QUEUE_WAIT));
         }
+        point("admit.queued");
         Ok(Admitted {
             run,
             replayed: false,

@@ -12,7 +12,7 @@ use crate::clock::{now_ms, rfc3339};
 use crate::error::ApiError;
 use crate::snapshot::Pool;
 
-pub(super) fn draining() -> ApiError {
+pub(crate) fn draining() -> ApiError {
     ApiError::new(
         ErrorCode::Draining,
         "this gateway is shutting down; try again, another one will answer",

@@ -12,6 +12,7 @@ use super::paths::Route;
 use super::rates;
 use super::reply::{self, X_REQUEST_ID};
 use super::server::read_body;
+use crate::admit::draining;
 use crate::clock::random_u128;
 use crate::core::Core;
 use crate::error::{ApiError, ApiResult};
@@ -65,6 +66,17 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
         route.map_or("none", Route::name),
         response.status().as_u16(),
     );
+    response
+}
+
+/// Answers a request that came after the last one this gateway takes.
+pub(crate) fn refuse(core: &Core, request: &Request<Incoming>) -> Response<Body> {
+    let mut response = reply::error(&draining());
+    let headers = response.headers_mut();
+    headers.insert(X_REQUEST_ID, request_id(request.headers()));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let route = Route::find(request.uri().path()).map_or("none", Route::name);
+    core.metrics.request(route, response.status().as_u16());
     response
 }
 

@@ -16,60 +16,104 @@ use tokio_util::sync::CancellationToken;
 use weir_protocol::error::ErrorCode;
 
 use super::io::TimedIo;
-use super::route::handle;
+use super::route::{handle, refuse};
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::{ApiError, ApiResult};
 
-/// Serves until `stop`, then finishes the requests that are under way, for at most `grace`.
+/// Serves until `stop`. Then finishes the requests that are under way, for at most `grace`, and tells whoever still comes that it drains.
 pub(crate) async fn serve(
     core: Arc<Core>,
     listener: TcpListener,
     stop: CancellationToken,
     grace: Duration,
 ) {
-    let builder = Arc::new(protocol(&core.config));
     let connections = Arc::new(Semaphore::new(core.config.max_connections));
     let graceful = GracefulShutdown::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = accept(&listener, &connections) => accepted,
-            () = stop.cancelled() => break,
-        };
-        let Some((stream, permit)) = accepted else {
-            continue;
-        };
-        let io = TokioIo::new(TimedIo::new(
-            stream,
-            core.config.header_timeout,
-            core.config.write_timeout,
-        ));
-        let service_core = Arc::clone(&core);
-        let service = service_fn(move |request| {
-            let core = Arc::clone(&service_core);
-            async move { Ok::<_, Infallible>(handle(core, request).await) }
-        });
-        let connection = builder.serve_connection(io, service).into_owned();
-        let connection = graceful.watch(connection);
-        let metrics = Arc::clone(&core.metrics);
-        tokio::spawn(async move {
-            metrics.connections.inc();
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection ended");
-            }
-            metrics.connections.dec();
-            drop(permit);
-        });
+    let door = Door {
+        builder: protocol(&core.config),
+        core,
+        connections,
+    };
+    tokio::select! {
+        () = door.open(&listener, &graceful) => {}
+        () = stop.cancelled() => {}
     }
-    drop(listener);
-    // hyper's graceful shutdown may never end: the deadline is ours.
-    if tokio::time::timeout(grace, graceful.shutdown())
-        .await
-        .is_err()
-    {
-        tracing::warn!("cut connections that were still open at the end of the grace period");
+    tokio::select! {
+        // hyper's graceful shutdown may never end: the deadline is ours.
+        ended = tokio::time::timeout(grace, graceful.shutdown()) => if ended.is_err() {
+            tracing::warn!("cut connections that were still open at the end of the grace period");
+        },
+        () = door.refuse(&listener) => {}
     }
 }
+
+/// Where connections come in.
+struct Door {
+    core: Arc<Core>,
+    builder: Builder<TokioExecutor>,
+    connections: Arc<Semaphore>,
+}
+
+impl Door {
+    /// Serves whoever comes, for ever.
+    async fn open(&self, listener: &TcpListener, graceful: &GracefulShutdown) {
+        loop {
+            let Some((stream, permit)) = accept(listener, &self.connections).await else {
+                continue;
+            };
+            let service_core = Arc::clone(&self.core);
+            let service = service_fn(move |request| {
+                let core = Arc::clone(&service_core);
+                async move { Ok::<_, Infallible>(handle(core, request).await) }
+            });
+            let connection = self.builder.serve_connection(self.timed(stream), service);
+            let connection = graceful.watch(connection.into_owned());
+            let metrics = Arc::clone(&self.core.metrics);
+            tokio::spawn(async move {
+                metrics.connections.inc();
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "connection ended");
+                }
+                metrics.connections.dec();
+                drop(permit);
+            });
+        }
+    }
+
+    /// Tells whoever comes to go elsewhere, for ever: a closed port would look like a crash, and clients would not know that waiting helps.
+    async fn refuse(&self, listener: &TcpListener) {
+        loop {
+            let Some((stream, permit)) = accept(listener, &self.connections).await else {
+                continue;
+            };
+            let core = Arc::clone(&self.core);
+            let service = service_fn(move |request| {
+                let refusal = refuse(&core, &request);
+                async move { Ok::<_, Infallible>(refusal) }
+            });
+            let connection = self.builder.serve_connection(self.timed(stream), service);
+            let connection = connection.into_owned();
+            tokio::spawn(async move {
+                // It got its answer, or left.
+                tokio::time::timeout(REFUSE_WITHIN, connection).await.ok();
+                drop(permit);
+            });
+        }
+    }
+
+    fn timed(&self, stream: tokio::net::TcpStream) -> TokioIo<TimedIo<tokio::net::TcpStream>> {
+        let config = &self.core.config;
+        TokioIo::new(TimedIo::new(
+            stream,
+            config.header_timeout,
+            config.write_timeout,
+        ))
+    }
+}
+
+/// How long a connection that is refused may take.
+const REFUSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// The kernel's send buffer of a connection: a second of tokens of any model, for one that stopped reading.
 const SEND_BUFFER_BYTES: usize = 64 << 10;

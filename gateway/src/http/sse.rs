@@ -115,6 +115,9 @@ impl<S: Shape, A: Attendance> ByteStream for EventStream<S, A> {
                     this.shape.broken()
                 }
                 Poll::Ready(Some(Ok(frame))) => {
+                    if weir_store::fault::broken("leak") {
+                        vec![1_u8; 1 << 20].leak();
+                    }
                     if frame.is_terminal() {
                         this.done = true;
                         this.attendance.served();

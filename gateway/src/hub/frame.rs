@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 use weir_run::{EventKind, Sequence};
 use weir_store::EventRecord;
+use weir_store::fault::broken;
 
 /// An event as SSE, with the place of its data in it.
 #[derive(Clone, Debug)]
@@ -83,6 +84,9 @@ impl Frame {
         let mut out = head(record.sequence.0, record.kind, record.data.len());
         let data_start = out.len() as u32;
         out.put_slice(&record.data);
+        if broken("re-encode") {
+            out.put_slice(b" ");
+        }
         finish(record.sequence.0, record.kind, out, data_start)
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_admission::Finished;
 use weir_protocol::worker::{Progress, progress};
-use weir_run::{RunId, RunStatus};
+use weir_run::{Epoch, RunId, RunStatus};
+use weir_store::fault::{broken, point};
 use weir_store::{Append, Appended, Store, StoreError};
 
 use super::Link;
@@ -43,8 +44,12 @@ impl Link {
         let mut appends = Vec::with_capacity(self.dirty.len());
         for run in self.dirty.drain(..) {
             if let Some(held) = self.runs.get_mut(&run) {
-                let pending = std::mem::take(&mut held.pending);
+                let mut pending = std::mem::take(&mut held.pending);
                 appends.push(held.writer.append(&pending, now));
+                if broken("early-publish") {
+                    let early = std::mem::take(&mut pending.frames);
+                    self.core.hub.publish(&held.writer.live, early);
+                }
                 runs.push((run, pending));
             }
         }
@@ -71,6 +76,7 @@ impl Link {
         let Some(Committing { runs, .. }) = self.committing.take() else {
             return;
         };
+        point("link.durable");
         let mut progress = Vec::with_capacity(runs.len());
         for ((run, pending), outcome) in runs.into_iter().zip(outcomes) {
             let status = match outcome {
@@ -102,7 +108,9 @@ impl Link {
                 self.cancel(run);
             }
         }
+        point("link.published");
         self.send(Progress { runs: progress });
+        point("link.acknowledged");
     }
 
     fn ended(&mut self, run: RunId, status: RunStatus) {
@@ -129,6 +137,10 @@ pub(crate) async fn append_durably(
     metrics: Arc<Metrics>,
     appends: Vec<Append>,
 ) -> Vec<Outcome> {
+    point("link.appending");
+    if broken("early-publish") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let begun = Instant::now();
     let outcomes = match retrying(&*store, appends.clone()).await {
         Ok(outcomes) => outcomes,
@@ -154,22 +166,45 @@ pub(crate) async fn append_durably(
     outcomes
 }
 
+/// Takes a run over as soon as the store can: a run that was given up because of an outage would be nobody's, and never end.
+pub(crate) async fn take_over_durably(
+    store: &dyn Store,
+    run: RunId,
+) -> Result<Option<Epoch>, StoreError> {
+    loop {
+        match store.take_over(run).await {
+            Ok(epoch) => return Ok(epoch),
+            Err(error) => {
+                let what = "cannot take a run over; it waits until this works again";
+                pause(error, what).await?;
+            }
+        }
+    }
+}
+
 async fn retrying(store: &dyn Store, appends: Vec<Append>) -> Result<Vec<Outcome>, StoreError> {
     loop {
         let error = match store.append(appends.clone()).await {
             Ok(answers) => return Ok(answers.into_iter().map(outcome).collect()),
             Err(error) => error,
         };
-        let wait = match &error {
-            StoreError::Contract(_) | StoreError::Closed => return Err(error),
-            StoreError::Busy { .. } => Duration::from_millis(5),
-            _ => {
-                tracing::error!(%error, "cannot append events; workers are held back until this works again");
-                Duration::from_millis(500)
-            }
-        };
-        tokio::time::sleep(wait).await;
+        let what = "cannot append events; workers are held back until this works again";
+        pause(error, what).await?;
     }
+}
+
+/// Waits before the next try, or says that there is none.
+async fn pause(error: StoreError, what: &'static str) -> Result<(), StoreError> {
+    let wait = match &error {
+        StoreError::Contract(_) | StoreError::Closed => return Err(error),
+        StoreError::Busy { .. } => Duration::from_millis(5),
+        _ => {
+            tracing::error!(%error, "{what}");
+            Duration::from_millis(500)
+        }
+    };
+    tokio::time::sleep(wait).await;
+    Ok(())
 }
 
 fn outcome(answer: Appended) -> Outcome {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use weir_protocol::worker::{EngineLimits, HeldRun, Submit, WorkerStatus};
 use weir_run::RunId;
 
-pub(crate) use commit::{Outcome, append_durably};
+pub(crate) use commit::{Outcome, append_durably, take_over_durably};
 pub(crate) use connect::look;
 pub(crate) use session::{Link, parse_id};
 pub(crate) use writer::{Ending, Pending, Writer};

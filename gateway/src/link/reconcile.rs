@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use weir_protocol::worker::{Attach, Cancel, HeldRun};
 use weir_run::{Epoch, RunId};
 use weir_store::Store;
+use weir_store::fault::point;
 
+use super::commit::take_over_durably;
 use super::session::{Held, id_bytes, parse_id};
 use super::writer::Pending;
 use super::{Job, Link};
@@ -112,7 +114,11 @@ impl Link {
     }
 
     async fn attach(&mut self, some: &[(RunId, HeldRun)]) {
-        let epochs = join_all(some.iter().map(|(run, _)| self.core.store.take_over(*run))).await;
+        let epochs = some
+            .iter()
+            .map(|(run, _)| take_over_durably(&*self.core.store, *run));
+        let epochs = join_all(epochs).await;
+        point("link.taken_over");
         for ((run, at_worker), epoch) in some.iter().zip(epochs) {
             match epoch {
                 Ok(Some(epoch)) => self.attach_one(*run, at_worker, epoch),
@@ -147,6 +153,7 @@ impl Link {
             from_index,
             credit: from_index + self.core.config.row_window,
         });
+        point("link.attached");
         if intent {
             self.cancel(run);
         }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json as value;
 use weir_protocol::error::ErrorCode;
 use weir_run::{Decision, FinishReason, Run, RunId, Sequence};
+use weir_store::fault::point;
 
 use crate::clock::{now_ms, rfc3339};
 use crate::core::CANCELLED;
@@ -95,6 +96,7 @@ pub(crate) async fn cancel(call: &Call, id: &str) -> ApiResult<Response<Body>> {
     call.query(&[])?;
     let id: RunId = id.parse().map_err(|_| ApiError::run_not_found())?;
     let store = &call.core.store;
+    point("cancel.asked");
     let run = store
         .cancel(&call.tenant.name, id, now_ms())
         .await?
@@ -102,7 +104,9 @@ pub(crate) async fn cancel(call: &Call, id: &str) -> ApiResult<Response<Body>> {
     if run.status.is_terminal() {
         return Ok(named(&run, json(StatusCode::OK, &view(&run))));
     }
+    point("cancel.durable");
     call.core.end_soon(id, CANCELLED);
+    point("cancel.sent");
     Ok(named(&run, json(StatusCode::ACCEPTED, &view(&run))))
 }
 

@@ -104,6 +104,15 @@ impl FakeWorker {
         });
     }
 
+    /// The process dies and is there again at once, with nothing of what it held.
+    pub(crate) fn crash(&self) {
+        self.with(|state| {
+            state.boot.push('!');
+            state.runs.clear();
+        });
+        self.break_session();
+    }
+
     pub(crate) fn max_running(&self, max: u32) {
         self.with(|state| state.max_running = max);
     }
@@ -131,6 +140,14 @@ impl FakeWorker {
     /// Rows sent so far, over all runs it holds.
     pub(crate) fn sent(&self) -> u64 {
         self.with(|state| state.runs.values().map(|run| run.sent).sum())
+    }
+
+    /// Runs it has begun and not ended.
+    pub(crate) fn unfinished(&self) -> Vec<Vec<u8>> {
+        self.with(|state| {
+            let runs = state.runs.iter().filter(|(_, run)| !run.finished);
+            runs.map(|(id, _)| id.clone()).collect()
+        })
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -415,12 +432,11 @@ impl Worker for Service {
         let state = Arc::clone(&self.0);
         tokio::spawn(async move {
             let hello = inbound.message().await;
-            assert!(matches!(
-                hello,
-                Ok(Some(GatewayFrame {
-                    frame: Some(gateway_frame::Frame::Hello(_))
-                }))
-            ));
+            let Ok(Some(hello)) = hello else {
+                // The gateway died while it connected.
+                return;
+            };
+            assert!(matches!(hello.frame, Some(gateway_frame::Frame::Hello(_))));
             {
                 let mut state = state.lock().unwrap();
                 state.session = Some(sender);

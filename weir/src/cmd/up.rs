@@ -138,9 +138,12 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
         Arc::clone(&store),
         report,
     );
-    let requests = gateway.serve(listener, stop.clone(), drain);
-    let (serving, ()) = tokio::join!(serving.run(changed, stop.clone()), requests);
-    readiness.set_not_ready("weir", "shutting down");
+    let watching = gateway.clone();
+    let store_readiness = readiness.clone();
+    tokio::spawn(async move { watching.watch_store(store_readiness).await });
+    let refusing = readiness.down_after(stop.clone());
+    let requests = gateway.serve(listener, refusing, drain);
+    let (serving, ()) = tokio::join!(serving.run(changed, stop), requests);
     let left = gateway.drain(drain).await;
     if left > 0 {
         tracing::warn!(runs = left, "runs were left at the drain's deadline");

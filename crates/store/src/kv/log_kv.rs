@@ -20,22 +20,29 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::redb_kv::RedbKv;
 use super::{Batch, Kv, KvError, View};
 use crate::Scrub;
+use crate::fault;
 
 mod disk;
 mod frame;
 mod keeper;
+#[cfg(any(test, feature = "faults"))]
+mod medium;
 mod replay;
 mod scrub;
 mod table;
 mod view;
 
 use disk::{Disk, Folder, Segment};
+#[cfg(feature = "faults")]
+pub(crate) use medium::Medium;
 use table::Table;
 use view::LogView;
 
 /// Large enough that a checkpoint is rare and writes each page of the tree for many commits, small enough that the tables of three segments
 /// are a hundred megabytes at most, and that reading them on opening takes a moment.
 const SEGMENT_BYTES: u64 = 8 << 20;
+/// Still some hundred commits.
+const SMALLEST_SEGMENT_BYTES: u64 = 256 << 10;
 /// Frozen tables that wait for the checkpoint; with one more a commit waits.
 const MAX_FROZEN: usize = 2;
 /// A buffer that one large commit has grown beyond this is not kept.
@@ -115,13 +122,30 @@ struct Mark {
 impl LogKv {
     pub(crate) fn open(path: &Path) -> Result<Self, KvError> {
         let folder = Folder::open(path).map_err(|error| KvError::from_io(&error))?;
-        let core = Arc::new(replay::open(Box::new(folder), SEGMENT_BYTES)?);
+        let segment = segment_bytes(folder.total_bytes());
+        Self::start(Box::new(folder), segment)
+    }
+
+    /// On a medium in memory, with segments so small that a test fills several.
+    #[cfg(feature = "faults")]
+    pub(crate) fn on(medium: Medium) -> Result<Self, KvError> {
+        Self::start(Box::new(medium), 64 << 10)
+    }
+
+    fn start(disk: Box<dyn Disk>, segment_bytes: u64) -> Result<Self, KvError> {
+        let core = Arc::new(replay::open(disk, segment_bytes)?);
         let keeper = keeper::start(core.clone()).map_err(|error| KvError::from_io(&error))?;
         Ok(Self {
             core,
             keeper: Some(keeper),
         })
     }
+}
+
+/// A small disk gets small segments: three of them and the checkpoint must leave room.
+fn segment_bytes(total: u64) -> u64 {
+    let part = (total / 16).next_multiple_of(frame::BLOCK as u64);
+    part.clamp(SMALLEST_SEGMENT_BYTES, SEGMENT_BYTES)
 }
 
 impl Drop for LogKv {
@@ -180,12 +204,13 @@ impl Core {
         let frame = frame::encode(&self.secret, tail.number, sequence, batch, buffer)
             .map_err(|_| KvError::Io("a commit of more than 4 GiB".into()))?;
         let segment = tail.segment.as_ref().expect("made above");
-        let written = segment
-            .file
-            .write_at(tail.offset, &frame)
-            .and_then(|()| segment.file.sync());
+        let written = segment.file.write_at(tail.offset, &frame).and_then(|()| {
+            fault::point("log.written");
+            segment.file.sync()
+        });
         // Not even a full disk is an exception: the blocks were there.
         written.map_err(|error| self.fail(KvError::Io(error.to_string())))?;
+        fault::point("log.synced");
         tail.offset += frame.len() as u64;
         if frame.capacity() <= KEPT_BUFFER {
             tail.buffer = frame;
@@ -200,6 +225,7 @@ impl Core {
     /// Goes on in a spare segment and freezes the table of the one before. An error leaves everything as it was.
     fn next_segment(&self, tail: &mut Tail, size: u64) -> Result<(), KvError> {
         let next = self.spare(size)?;
+        fault::point("log.segment");
         let full = tail.segment.replace(next);
         if let Some(full) = full {
             let mut shown = self.shown.write();

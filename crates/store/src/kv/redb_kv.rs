@@ -57,7 +57,7 @@ impl RedbKv {
     }
 
     /// On a medium that tests are in control of.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "faults"))]
     pub(crate) fn on(backend: impl redb::StorageBackend) -> Result<Self, KvError> {
         Self::made(Database::builder().create_with_backend(backend), None)
     }

@@ -6,7 +6,9 @@ use weir_budget::{Consumed, Reservation, SettleError};
 use weir_ledger::{Chain, UsageRecord};
 use weir_run::{Decision, Epoch, Extension, NotExtended, Run, RunId, Terminal};
 
+use super::breaks;
 use super::state::{Group, Live, ReadError, at, missing};
+use crate::fault::broken;
 use crate::record::{self, BadRecord, chunk, key, ledger, unseal};
 use crate::{Admission, Admit, Append, Appended, MAX_OBJECT_BYTES, OpenRun, RUN_SPACE};
 
@@ -47,7 +49,7 @@ impl Group<'_> {
             return Err(OpError::Contract(format!("run {} exists", run.id)));
         }
         let account = self.state.accounts.entry(run.tenant.clone()).or_default();
-        let reservation = match account.reserve(limits, ask, *now_ms) {
+        let reservation = match account.reserve(&breaks::limits(limits), ask, *now_ms) {
             Ok(reservation) => reservation,
             Err(refusal) => return Ok(Admit::Refused(refusal)),
         };
@@ -67,7 +69,7 @@ impl Group<'_> {
 
     /// The run that has the request key already.
     fn known(&mut self, run: &Run) -> Result<Option<Admit>, OpError> {
-        let Some(request_key) = &run.request_key else {
+        let Some(request_key) = run.request_key.as_ref().filter(|_| !broken("key-twice")) else {
             return Ok(None);
         };
         let key = key::request_key(&run.tenant, request_key);
@@ -144,7 +146,7 @@ impl Group<'_> {
             });
         };
         let new = Extension {
-            epoch: append.epoch,
+            epoch: breaks::epoch(append.epoch, live.run.epoch),
             output_tokens: append.output_tokens,
             output_index: append.output_index,
             started: append
@@ -198,7 +200,7 @@ impl Group<'_> {
             model: run.model.clone(),
             version: run.model_version,
             status: terminal.status,
-            usage: terminal.usage,
+            usage: breaks::usage(terminal.usage),
             periods_s: reservation.periods_s.clone(),
             key: reservation.key.clone(),
             link: Some(number),
@@ -218,7 +220,15 @@ impl Group<'_> {
         changes.put_run(&run);
         changes.rows.remove(&id);
         changes.put(key::ledger(&run.tenant, accepted_at_ms, id), entry.encode());
-        changes.remove(key::open(&run.tenant, id));
+        if broken("settle-twice") {
+            changes.put(
+                key::ledger(&run.tenant, accepted_at_ms + 1, id),
+                entry.encode(),
+            );
+        }
+        if !broken("keep-reservation") {
+            changes.remove(key::open(&run.tenant, id));
+        }
         changes.remove(key::work(id));
         if self.owner.is_some() {
             changes.remove(key::belongs(id));

@@ -76,6 +76,12 @@ impl Folder {
         Ok(folder)
     }
 
+    /// Of the file system; one that does not say is large.
+    pub(super) fn total_bytes(&self) -> u64 {
+        rustix::fs::statvfs(&self.path)
+            .map_or(u64::MAX, |fs| fs.f_blocks.saturating_mul(fs.f_frsize))
+    }
+
     fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }

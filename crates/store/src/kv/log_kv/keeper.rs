@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use super::frame::BLOCK;
 use super::replay::save_mark;
 use super::{Core, Frozen, MAX_FROZEN, Named};
+use crate::fault;
 use crate::kv::KvError;
 
 /// Spares that are kept; more are left over when commits came faster than checkpoints.
@@ -16,9 +17,13 @@ const MAX_SPARES: usize = 3;
 const LEAVE_BYTES: u64 = 32 << 20;
 
 pub(super) fn start(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
+    let world = fault::inherit();
     std::thread::Builder::new()
         .name("weir-store-log".into())
-        .spawn(move || core.keep())
+        .spawn(move || {
+            world.enter();
+            core.keep();
+        })
 }
 
 impl Core {
@@ -112,12 +117,14 @@ impl Core {
         let Some(oldest) = self.shown.read().frozen.front().cloned() else {
             return Ok(false);
         };
+        fault::point("log.carrying");
         match self.copy(&oldest) {
             Ok(true) => {}
             // Given up, not failed: the log has it all, and the next opening goes on from there.
             Ok(false) => return Ok(false),
             Err(error) => return Err(self.fail(error)),
         }
+        fault::point("log.carried");
         self.shown.write().frozen.pop_front();
         self.recycle(&oldest)?;
         Ok(true)

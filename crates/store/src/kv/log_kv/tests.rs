@@ -1,6 +1,5 @@
 //! The log on a medium that loses power, with frames torn and bits flipped. The keeper does not run here: its work is done at chosen moments.
 
-mod medium;
 mod merge;
 mod power;
 mod torn;
@@ -8,9 +7,9 @@ mod torn;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use super::medium::{Medium, Random};
 use super::{Core, replay};
 use crate::kv::{Batch, KvError, View};
-use medium::Medium;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -46,23 +45,7 @@ fn apply(map: &mut Map, batch: &Batch) {
     }
 }
 
-/// splitmix64.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
     fn bytes(&mut self, most: u64) -> Vec<u8> {
         let length = self.below(most);
         (0..length).map(|_| self.next().to_le_bytes()[0]).collect()

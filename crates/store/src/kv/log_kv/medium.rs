@@ -1,32 +1,36 @@
 //! A medium in memory. What was not synced when the power goes is lost sector by sector, in any combination.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a part of the tests that tests of other crates use too"
+)]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Random;
+use super::disk::{Disk, Fill, Segment};
 use crate::kv::KvError;
-use crate::kv::log_kv::disk::{Disk, Fill, Segment};
 use crate::kv::redb_kv::RedbKv;
 
 const SECTOR: usize = 512;
 const BASE: &str = "checkpoint";
 
 #[derive(Clone, Debug)]
-pub(super) struct Medium(Arc<Mutex<State>>);
+pub(crate) struct Medium(Arc<Mutex<State>>);
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     files: BTreeMap<String, File>,
     random: Random,
     /// Writes and syncs that still succeed; `None`: all.
-    pub(super) fuel: Option<u64>,
+    pub(crate) fuel: Option<u64>,
     /// One that says it has synced a segment and has not.
-    pub(super) lies: bool,
+    pub(crate) lies: bool,
     /// One that is out of space for new segments.
-    pub(super) full: bool,
+    pub(crate) full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +43,7 @@ struct File {
 }
 
 impl Medium {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: BTreeMap::new(),
             random: Random(seed),
@@ -49,12 +53,12 @@ impl Medium {
         })))
     }
 
-    pub(super) fn set(&self, change: impl FnOnce(&mut State)) {
+    pub(crate) fn set(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.0.lock());
     }
 
     /// The power goes and comes back.
-    pub(super) fn cut_power(&self) {
+    pub(crate) fn cut_power(&self) {
         let state = &mut *self.0.lock();
         let random = &mut state.random;
         for file in state.files.values_mut() {
@@ -74,12 +78,18 @@ impl Medium {
     }
 
     /// The process dies, the kernel does not.
-    pub(super) fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.set(|state| state.fuel = None);
     }
 
+    /// Whether nothing can be written any more.
+    #[cfg(feature = "faults")]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.0.lock().fuel == Some(0)
+    }
+
     /// Segments with what a reader sees.
-    pub(super) fn contents(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn contents(&self) -> Vec<(String, Vec<u8>)> {
         let state = self.0.lock();
         let segments = state.files.iter().filter(|(name, _)| *name != BASE);
         segments
@@ -88,7 +98,8 @@ impl Medium {
     }
 
     /// Another medium with the same bytes.
-    pub(super) fn copy(&self) -> Self {
+    #[cfg(test)]
+    pub(crate) fn copy(&self) -> Self {
         let copy = Self::new(1);
         let files = self.0.lock();
         for (name, file) in &files.files {
@@ -100,7 +111,7 @@ impl Medium {
     }
 
     /// Replaces a file by other durable bytes.
-    pub(super) fn put(&self, name: &str, bytes: Vec<u8>) {
+    pub(crate) fn put(&self, name: &str, bytes: Vec<u8>) {
         let file = File {
             now: bytes.clone(),
             durable: bytes,
@@ -274,5 +285,23 @@ impl redb::StorageBackend for Handle {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.0.write(&self.1, offset, data)
+    }
+}
+
+/// splitmix64.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
     }
 }
