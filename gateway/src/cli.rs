@@ -109,20 +109,21 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     readiness.set_not_ready("snapshot", "no snapshot was read yet");
     let (admin_listener, _) = bind(admin, "--admin").await?;
-    let admin = Admin {
-        readiness: readiness.clone(),
-        metrics: metrics.clone(),
-        pages: BTreeMap::new(),
-        actions: BTreeMap::new(),
-    }
-    .serve(admin_listener, CancellationToken::new());
-    let admin = tokio::spawn(admin);
     let usual = Config::default();
     let config = Config {
         replica: replica.unwrap_or(usual.replica),
         ..Config::default()
     };
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
+    let admin = Admin {
+        readiness: readiness.clone(),
+        metrics: metrics.clone(),
+        pages: BTreeMap::new(),
+        actions: gateway.admin_actions(),
+        queries: gateway.admin_queries(),
+    }
+    .serve(admin_listener, CancellationToken::new());
+    let admin = tokio::spawn(admin);
     let following = tokio::spawn(follow(
         SnapshotFile::new(&snapshot),
         gateway.clone(),

@@ -49,6 +49,10 @@ pub struct Config {
     pub dead_after: Duration,
     /// Runs of a dead gateway, or of this one's last life, that are queued again or ended per second: an outage is not followed by a burst.
     pub recover_per_second: u32,
+    /// How often accounts that have changed are looked at for thresholds: an alert comes this late at most.
+    pub alerts_every: Duration,
+    /// From the first attempt at a webhook to the second; doubles with each further one.
+    pub webhook_pause: Duration,
     /// Silence of a worker (it answers pings) after which its session is given up.
     pub worker_silence: Duration,
 }
@@ -78,6 +82,8 @@ impl Default for Config {
             adopt_within: Duration::from_secs(5),
             dead_after: Duration::from_secs(5),
             recover_per_second: 500,
+            alerts_every: Duration::from_secs(1),
+            webhook_pause: Duration::from_secs(1),
             worker_silence: Duration::from_secs(10),
         }
     }

@@ -14,6 +14,8 @@ use weir_store::Store;
 use weir_store::fault::point;
 
 use crate::admit::{Next, Queues, TokenizerPool};
+use crate::alerts::AlertState;
+use crate::audit::AuditSender;
 use crate::batches::Batches;
 use crate::config::Config;
 use crate::directory::Directory;
@@ -40,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) timers: Timers,
     pub(crate) tokenizers: TokenizerPool,
     pub(crate) batches: Batches,
+    pub(crate) alerts: AlertState,
+    pub(crate) audit: AuditSender,
     pub(crate) draining: AtomicBool,
     /// A run ended, or a worker came or went.
     pub(crate) quieter: Notify,
@@ -179,6 +183,7 @@ impl Core {
     /// A run's terminal event is durable and visible.
     pub(crate) fn ended(&self, writer: &Writer, status: RunStatus) {
         self.metrics.ended(status);
+        self.alerts.touch(&writer.tenant);
         self.metrics.output_tokens(writer.output_tokens());
         self.forget(&writer.live);
     }

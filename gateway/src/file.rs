@@ -8,6 +8,7 @@ use serde::Deserialize;
 use weir_model::{ModelText, OpenFiles};
 use weir_run::Price;
 
+use crate::alerts::Alerts;
 use crate::snapshot::{
     ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
@@ -83,6 +84,10 @@ struct FileTenant {
     models: Vec<FilePermission>,
     trust_scope: String,
     retention_ms: u64,
+    #[serde(default)]
+    content_deletion: bool,
+    #[serde(default)]
+    alerts: Alerts,
 }
 
 #[derive(Deserialize)]
@@ -310,6 +315,8 @@ fn tenant(tenant: FileTenant) -> Tenant {
         models: tenant.models.into_iter().map(permission).collect(),
         trust_scope: tenant.trust_scope,
         retention_ms: tenant.retention_ms,
+        content_deletion: tenant.content_deletion,
+        alerts: tenant.alerts,
     }
 }
 

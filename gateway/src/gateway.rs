@@ -9,10 +9,13 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use weir_ledger::Actor;
 use weir_store::{Store, StoreError};
 use weir_telemetry::Readiness;
 
 use crate::admit::{Queues, TokenizerPool};
+use crate::alerts::{self, AlertState};
+use crate::audit::{self, AuditSender};
 use crate::batches::{Batches, keep_working};
 use crate::clock::now_ms;
 use crate::config::Config;
@@ -72,7 +75,10 @@ impl Gateway {
         registry: &weir_telemetry::Metrics,
         snapshot: Snapshot,
     ) -> Result<Self, StoreError> {
+        let (audit, applied) = AuditSender::new();
         let core = Arc::new(Core {
+            alerts: AlertState::new(registry),
+            audit,
             hub: Arc::new(Hub::new(config.tail_events)),
             tokenizers: TokenizerPool::new(config.tokenizer_threads, config.tokenizer_queue),
             config,
@@ -106,12 +112,21 @@ impl Gateway {
         core.spawn(expire(Arc::clone(core)));
         core.spawn(keep_working(Arc::clone(core)));
         core.spawn(keep_swept(Arc::clone(core)));
+        core.spawn(alerts::watch(Arc::clone(core)));
+        core.spawn(alerts::deliver(Arc::clone(core)));
+        core.spawn(audit::follow(Arc::clone(&core.store), applied));
         Ok(gateway)
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.0
     }
 
     /// Swaps everything that can change. Live runs go on as they were accepted.
     pub fn apply(&self, snapshot: Snapshot) {
         let workers = snapshot.workers.clone();
+        let actor = Actor::new("manifests", &self.0.config.replica);
+        self.0.audit.snapshot(&snapshot, actor);
         self.0.directory.store(Arc::new(Directory::new(snapshot)));
         self.0.links.apply(&self.0, &workers);
         self.0.quieter.notify_waiters();

@@ -7,16 +7,21 @@
     reason = "narrowing happens after a range check or on lengths that are bounded"
 )]
 
+mod admin;
 mod admit;
+mod alerts;
+mod audit;
 mod auth;
 mod batches;
 pub mod cli;
 mod clock;
 mod config;
+mod content;
 mod core;
 mod dialogue;
 mod directory;
 mod error;
+mod fetch;
 mod file;
 mod files;
 mod gateway;
@@ -27,6 +32,7 @@ mod links;
 mod metrics;
 mod native;
 mod openai;
+mod reconcile;
 mod recover;
 mod replicas;
 mod snapshot;
@@ -35,6 +41,7 @@ mod text;
 mod timers;
 mod worker_metrics;
 
+pub use alerts::{Alerts, Webhook};
 pub use config::Config;
 pub use dialogue::Dialogue;
 pub use file::{SnapshotFile, SnapshotFileError};

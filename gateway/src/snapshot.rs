@@ -9,6 +9,7 @@ use weir_budget::Limits;
 use weir_model::config::GenerationConfig;
 use weir_run::Price;
 
+use crate::alerts::Alerts;
 use crate::text::PromptText;
 
 /// Everything that can change while the gateway runs.
@@ -47,6 +48,30 @@ pub struct Tenant {
     pub trust_scope: String,
     /// How long events are kept after the run's end.
     pub retention_ms: u64,
+    /// Whether its own keys may delete its content.
+    pub content_deletion: bool,
+    /// When and where it is told that a budget is used up.
+    pub alerts: Alerts,
+}
+
+impl Tenant {
+    /// One that may do nothing.
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            keys: Vec::new(),
+            limits: Limits::default(),
+            kv_share_percent: None,
+            max_prompt_tokens: None,
+            max_output_tokens: None,
+            priority: Priority::Batch,
+            models: Vec::new(),
+            trust_scope: name.to_owned(),
+            retention_ms: 0,
+            content_deletion: false,
+            alerts: Alerts::default(),
+        }
+    }
 }
 
 /// A key, known only by its hash.

@@ -90,6 +90,35 @@ pub async fn json(answer: Answer) -> Result<Value> {
     Ok(body)
 }
 
+/// The whole of an export that comes in pages. `url` ends with `?` or `&`.
+///
+/// # Errors
+/// Nothing answers, or the answer is no export.
+pub async fn pages(url: &str, headers: &[(&str, String)]) -> Result<String> {
+    let (mut all, mut after) = (String::new(), 0);
+    loop {
+        let answer = send("GET", &format!("{url}after={after}"), headers, None).await?;
+        let status = answer.status();
+        let bytes = answer
+            .into_body()
+            .collect()
+            .await
+            .context("the answer broke off; try again")?
+            .to_bytes();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if !status.is_success() {
+            bail!("{status}: {}", text.trim_end());
+        }
+        let last = text.lines().last().unwrap_or_default();
+        let page: Value = serde_json::from_str(last).context("the answer is no export")?;
+        all.push_str(&text);
+        match page["page"]["next"].as_u64() {
+            Some(next) => after = next,
+            None => return Ok(all),
+        }
+    }
+}
+
 /// `code: message` of an error body.
 pub fn error_text(body: &Value) -> Option<String> {
     let error = body.get("error")?;

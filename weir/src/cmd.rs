@@ -1,10 +1,13 @@
 //! The subcommands of `weir`, one module each.
 
+pub mod audit;
 pub mod chat;
 pub mod dump;
 pub mod get;
 pub mod key;
 pub mod keygen;
 pub mod sign;
+pub mod tenant;
 pub mod up;
+pub mod usage;
 pub mod verify;

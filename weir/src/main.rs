@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use weir::cmd::{chat, dump, get, key, keygen, sign, up, verify};
+use weir::cmd::{audit, chat, dump, get, key, keygen, sign, tenant, up, usage, verify};
 
 /// Serve signed language models to tenants with budgets, on one machine or on a cluster.
 #[derive(Debug, Parser)]
@@ -23,6 +23,9 @@ enum Command {
     Up(up::Args),
     Chat(chat::Args),
     Get(get::Args),
+    Usage(usage::Args),
+    Audit(audit::Args),
+    Tenant(tenant::Args),
     Keygen(keygen::Args),
     Sign(sign::Args),
     Verify(verify::Args),
@@ -42,6 +45,9 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(args),
         Command::Chat(args) => chat::run(args).map(|()| ExitCode::SUCCESS),
         Command::Get(args) => get::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Usage(args) => usage::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Audit(args) => audit::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Tenant(args) => tenant::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Keygen(args) => keygen::run(args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => sign::run(args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => verify::run(args).map(|()| ExitCode::SUCCESS),

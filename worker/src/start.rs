@@ -78,6 +78,7 @@ pub async fn run(
                 metrics: metrics.clone(),
                 pages: BTreeMap::new(),
                 actions: BTreeMap::new(),
+                queries: BTreeMap::new(),
             },
             admin_stop,
         )

@@ -97,6 +97,19 @@ fn quotas(known: Known<'_>, problems: &mut Vec<ReferenceProblem>) {
                 at("spec.keys", message);
             }
         }
+        if let Some(webhook) = &quota.webhook {
+            let secret = &webhook.secret_ref;
+            if !known
+                .secret_entries
+                .contains(&(secret.name.clone(), secret.key.clone()))
+            {
+                let message = format!(
+                    "the webhook needs Secret \"{}\" with an entry \"{}\": put the secret there that signs its alerts",
+                    secret.name, secret.key
+                );
+                at("spec.alerts.webhook.secretRef", message);
+            }
+        }
         if !tenants.insert(&quota.tenant) {
             at(
                 "spec.tenant",

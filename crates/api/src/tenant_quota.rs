@@ -1,5 +1,6 @@
 //! `TenantQuota`: who may use which models, and how much of them.
 
+mod alerts;
 mod status;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::gpu_pool::Priority;
 use crate::model_version::{LABEL_NAME, Permission};
 use crate::text::DurationText;
+pub use alerts::{Alerts, Webhook};
 pub use status::{TenantQuotaStatus, WindowStatus};
 
 /// Names of tenants and trust scopes.
@@ -94,6 +96,10 @@ pub struct TenantQuotaSpec {
     /// How long events and content of ended runs are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
+
+    /// When and where it is told that a budget is used up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alerts: Option<Alerts>,
 
     /// Whether its runs may be mirrored to a version in shadow: Allowed (where absent) or Denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -211,6 +217,9 @@ pub struct Retention {
     /// Prompts and outputs; 24h where absent. Events are content: the shorter of the two holds for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<DurationText>,
+    /// Whether the tenant's own keys may delete its content: Allowed or Denied (where absent).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<Permission>,
 }
 
 /// Condition types of this kind beside `Ready`, `Reconciling` and `Stalled`.

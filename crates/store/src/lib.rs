@@ -30,6 +30,9 @@
 //! The log's files are segments of a fixed size, written over and over (`kv/log_kv/frame.rs` has the format), and a checkpoint. Files with
 //! the ending `new` were not finished and mean nothing.
 //!
+//! What was removed leaves the map at once, and the files when its place is written over: a segment when the log comes round to it, a page of the
+//! checkpoint or of redb when it is used again. [`Store::scrub`] does not wait for that.
+//!
 //! # Which engine
 //!
 //! The log is the default: commits overwrite blocks instead of growing a file, and one write and one sync is all there is to them. redb has
@@ -50,6 +53,8 @@ mod record;
 mod replicas;
 mod shared;
 mod store;
+#[doc(hidden)]
+pub mod testing;
 mod upkeep;
 mod writer;
 

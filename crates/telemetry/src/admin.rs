@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -41,6 +41,17 @@ pub struct Admin {
     pub pages: BTreeMap<&'static str, Page>,
     /// What a POST asks for, by path.
     pub actions: BTreeMap<&'static str, Action>,
+    /// What a GET asks for, by path: the query instead of a body.
+    pub queries: BTreeMap<&'static str, Query>,
+}
+
+/// Answers a GET, in its own content type.
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// Of the answer.
+    pub content_type: &'static str,
+    /// Takes the query, without its question mark.
+    pub answer: Action,
 }
 
 /// Carries out what a POST asks for: its body in, a page of JSON out, or what is wrong with the request.
@@ -119,7 +130,19 @@ impl Admin {
     }
 
     async fn answer_any(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let action = self.actions.get(request.uri().path());
+        let path = request.uri().path();
+        if let Some(query) = self
+            .queries
+            .get(path)
+            .filter(|_| request.method() == Method::GET)
+        {
+            return answer_query(query, request.uri().query().unwrap_or_default()).await;
+        }
+        if request.method() == Method::POST && request.headers().contains_key(ORIGIN) {
+            let message = "this port is not for web pages\n".to_owned();
+            return text(StatusCode::FORBIDDEN, message);
+        }
+        let action = self.actions.get(path);
         let Some(Action(act)) = action.filter(|_| request.method() == Method::POST) else {
             return self.answer(&request);
         };
@@ -151,7 +174,8 @@ impl Admin {
 
     fn what_there_is(&self) -> String {
         let own = ["/healthz", "/readyz", "/metrics"];
-        let pages: Vec<&str> = own.into_iter().chain(self.pages.keys().copied()).collect();
+        let more = self.pages.keys().chain(self.queries.keys()).copied();
+        let pages: Vec<&str> = own.into_iter().chain(more).collect();
         let mut text = format!("try {}", pages.join(", "));
         for path in self.actions.keys() {
             let _ = write!(text, ", POST {path}");
@@ -202,6 +226,19 @@ fn json(page: String) -> Response<Full<Bytes>> {
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+async fn answer_query(query: &Query, given: &str) -> Response<Full<Bytes>> {
+    let Action(answer) = &query.answer;
+    match answer(Bytes::copy_from_slice(given.as_bytes())).await {
+        Ok(page) => {
+            let mut response = text(StatusCode::OK, page);
+            let kind = HeaderValue::from_static(query.content_type);
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
+        }
+        Err(message) => text(StatusCode::BAD_REQUEST, format!("{message}\n")),
+    }
 }
 
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
@@ -273,6 +310,13 @@ mod tests {
             metrics: Metrics::new(),
             pages: BTreeMap::from([("/page", Page(Arc::new(|| "[]".to_owned())))]),
             actions: BTreeMap::from([("/act", Action(Arc::new(echo)))]),
+            queries: BTreeMap::from([(
+                "/ask",
+                Query {
+                    content_type: "application/x-ndjson",
+                    answer: Action(Arc::new(echo)),
+                },
+            )]),
         };
         admin.readiness.set_not_ready("engine", "loading");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -13,6 +13,7 @@ mod bad_input;
 mod batches;
 mod formats;
 mod gateway_death;
+mod ledger;
 mod openai;
 mod race;
 mod replay;

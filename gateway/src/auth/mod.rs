@@ -65,6 +65,11 @@ impl Keys {
             .cloned()
     }
 
+    /// All tenants.
+    pub(crate) fn tenants(&self) -> &[Arc<Tenant>] {
+        &self.tenants
+    }
+
     /// The tenant whose key a request presents.
     pub(crate) fn authenticate(&self, headers: &HeaderMap) -> ApiResult<Arc<Tenant>> {
         let unauthenticated = |message: &str| ApiError::new(ErrorCode::Unauthenticated, message);

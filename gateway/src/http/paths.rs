@@ -7,6 +7,8 @@ pub(super) enum Route<'a> {
     Run(&'a str),
     Events(&'a str),
     Usage,
+    Ledger,
+    Content,
     Chat,
     Completions,
     Responses,
@@ -51,6 +53,8 @@ impl<'a> Route<'a> {
         match path {
             "/inference" => return Some(Self::Inference),
             "/usage" => return Some(Self::Usage),
+            "/usage/ledger" => return Some(Self::Ledger),
+            "/tenant/content" => return Some(Self::Content),
             _ => {}
         }
         if let Some(rest) = path.strip_prefix("/v1/") {
@@ -110,6 +114,8 @@ impl<'a> Route<'a> {
             Self::Run(_) => "run",
             Self::Events(_) => "events",
             Self::Usage => "usage",
+            Self::Ledger => "ledger",
+            Self::Content => "content",
             Self::Chat => "chat_completions",
             Self::Completions => "completions",
             Self::Responses
@@ -133,8 +139,10 @@ impl<'a> Route<'a> {
             | Self::BatchCancel(_) => "POST",
             Self::Run(_) | Self::Response(_) | Self::File(_) => "GET, DELETE",
             Self::Files | Self::Batches => "GET, POST",
+            Self::Content => "DELETE",
             Self::Events(_)
             | Self::Usage
+            | Self::Ledger
             | Self::Models
             | Self::Model(_)
             | Self::ResponseItems(_)

@@ -40,7 +40,7 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
         None => Err(ApiError::new(
             ErrorCode::NotFound,
             format!(
-                "no such path {path:?}; there are /inference, /runs/RUN, /runs/RUN/events, /usage and OpenAI's paths below /v1"
+                "no such path {path:?}; there are /inference, /runs/RUN, /runs/RUN/events, /usage, /usage/ledger, /tenant/content and OpenAI's paths below /v1"
             ),
         )),
         Some(route) => dispatch(core, route, request, &mut rates).await,
@@ -125,6 +125,8 @@ async fn answer(call: Call, route: Route<'_>, method: Method) -> ApiResult<Respo
         (Route::Run(run), Method::DELETE) => native::cancel(&call, run).await,
         (Route::Events(run), Method::GET) => native::events(&call, run).await,
         (Route::Usage, Method::GET) => native::usage(&call).await,
+        (Route::Ledger, Method::GET) => native::ledger(&call).await,
+        (Route::Content, Method::DELETE) => crate::content::delete(&call).await,
         (Route::Chat, Method::POST) => openai::chat(call).await,
         (Route::Completions, Method::POST) => openai::completions(call).await,
         (Route::Responses, Method::POST) => responses::create(call).await,
@@ -201,23 +203,28 @@ impl Call {
 
     /// Parameters of the query, each at most once, none but `known`.
     pub(crate) fn query(&self, known: &[&str]) -> ApiResult<Vec<(String, String)>> {
-        let mut all: Vec<(String, String)> = Vec::new();
-        for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (percent_decode(name), percent_decode(value));
-            if !known.contains(&name.as_str()) {
-                return Err(ApiError::invalid(
-                    &name,
-                    format!("unknown parameter {name:?}; known are {}", known.join(", ")),
-                ));
-            }
-            if all.iter().any(|(other, _)| *other == name) {
-                return Err(ApiError::invalid(&name, format!("{name:?} is given twice")));
-            }
-            all.push((name, value));
-        }
-        Ok(all)
+        parameters(&self.query, known)
     }
+}
+
+/// Parameters of a query, each at most once, none but `known`.
+pub(crate) fn parameters(query: &str, known: &[&str]) -> ApiResult<Vec<(String, String)>> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (name, value) = (percent_decode(name), percent_decode(value));
+        if !known.contains(&name.as_str()) {
+            return Err(ApiError::invalid(
+                &name,
+                format!("unknown parameter {name:?}; known are {}", known.join(", ")),
+            ));
+        }
+        if all.iter().any(|(other, _)| *other == name) {
+            return Err(ApiError::invalid(&name, format!("{name:?} is given twice")));
+        }
+        all.push((name, value));
+    }
+    Ok(all)
 }
 
 pub(crate) fn percent_decode(text: &str) -> String {

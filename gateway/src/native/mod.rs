@@ -7,4 +7,4 @@ mod usage;
 
 pub(crate) use inference::inference;
 pub(crate) use runs::{cancel, events, run};
-pub(crate) use usage::usage;
+pub(crate) use usage::{Asked, Export, NDJSON, export, ledger, period, usage, view};

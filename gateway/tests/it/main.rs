@@ -10,15 +10,18 @@
     reason = "helpers of tests fail as tests do, and tables are long"
 )]
 
+mod alerts;
 mod batches;
 mod bench;
 mod cancel;
 mod client;
 mod connections;
+mod content;
 mod durable;
 mod examples;
 mod formats;
 mod gate;
+mod ledger;
 mod native;
 mod openai;
 mod refuse;

@@ -82,6 +82,8 @@ pub(crate) fn tenant(name: &str) -> Tenant {
         }],
         trust_scope: name.to_owned(),
         retention_ms: 86_400_000,
+        content_deletion: false,
+        alerts: weir_gateway::Alerts::default(),
     }
 }
 
@@ -140,6 +142,8 @@ pub(crate) fn config() -> Config {
         adopt_within: Duration::from_millis(800),
         batch_lease: Duration::from_millis(600),
         batch_look_every: Duration::from_millis(50),
+        alerts_every: Duration::from_millis(20),
+        webhook_pause: Duration::from_millis(20),
         ..Config::default()
     }
 }

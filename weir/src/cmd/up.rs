@@ -87,13 +87,8 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     let folder = args.data.join("store");
     let store = weir_gateway::open_store(args.store.as_deref(), folder, None).await?;
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
-    let gateway = Gateway::start(
-        weir_gateway::Config::default(),
-        Arc::clone(&store),
-        &metrics,
-        Snapshot::default(),
-    )
-    .await?;
+    let config = weir_gateway::Config::default();
+    let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
     let page = Arc::new(ArcSwap::from_pointee("[]".to_owned()));
     let shown = Arc::clone(&page);
     let pages = BTreeMap::from([(
@@ -106,7 +101,8 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
             readiness: readiness.clone(),
             metrics,
             pages,
-            actions: BTreeMap::new(),
+            actions: gateway.admin_actions(),
+            queries: gateway.admin_queries(),
         }
         .serve(admin_listener, ended.clone()),
     );

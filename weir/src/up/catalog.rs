@@ -101,6 +101,11 @@ impl Catalog {
         problems
     }
 
+    /// An entry of a Secret, where it is there.
+    pub fn entry(&self, secret: &str, entry: &str) -> Option<&str> {
+        self.key_hash(secret, entry)
+    }
+
     /// Hash of the key that a quota names, where its Secret has it.
     pub fn key_hash(&self, secret: &str, entry: &str) -> Option<&str> {
         Some(self.secrets.get(secret)?.get(entry)?.trim())

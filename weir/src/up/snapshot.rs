@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use weir_api::{ValidModelVersion, ValidTenantQuota};
 use weir_gateway::{
-    ApiKey, ModelPermission, ModelRoute, PromptText, SamplingDefaults, ServedVersion, Tenant,
+    Alerts, ApiKey, ModelPermission, ModelRoute, PromptText, SamplingDefaults, ServedVersion,
+    Tenant, Webhook,
 };
 
 use super::catalog::Catalog;
@@ -102,8 +103,27 @@ pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog, models: &BTreeSet<&st
         priority: valid.priority,
         models: named.chain(every).collect(),
         trust_scope: valid.trust_scope.clone(),
-        retention_ms: u64::try_from(valid.retain_events.as_millis()).unwrap_or(u64::MAX),
+        // Events are content.
+        retention_ms: u64::try_from(valid.retain_events.min(valid.retain_content).as_millis())
+            .unwrap_or(u64::MAX),
+        content_deletion: valid.content_deletion == weir_api::model_version::Permission::Allowed,
+        alerts: Alerts {
+            thresholds_percent: valid.alert_thresholds.clone(),
+            webhook: valid
+                .webhook
+                .as_ref()
+                .and_then(|webhook| webhook_of(webhook, catalog)),
+        },
     }
+}
+
+/// A webhook whose secret is not there cannot sign: the list of problems says so, and alerts stay in the audit log.
+fn webhook_of(webhook: &weir_api::tenant_quota::Webhook, catalog: &Catalog) -> Option<Webhook> {
+    let secret = &webhook.secret_ref;
+    Some(Webhook {
+        url: webhook.url.clone(),
+        secret: catalog.entry(&secret.name, &secret.key)?.to_owned(),
+    })
 }
 
 fn window(window: &weir_api::Window) -> weir_budget::WindowLimit {

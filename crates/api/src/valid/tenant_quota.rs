@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{Problems, Validate, identity, unsigned, unsigned_64};
 use crate::gpu_pool::Priority;
 use crate::model_version::Permission;
-use crate::tenant_quota::{Key, Limits, PermittedModel, Rates, TenantQuota};
+use crate::tenant_quota::{Alerts, Key, Limits, PermittedModel, Rates, TenantQuota, Webhook};
 
 /// A proven `TenantQuota`.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +41,12 @@ pub struct ValidTenantQuota {
     pub retain_events: Duration,
     /// How long prompts and outputs of ended runs are kept.
     pub retain_content: Duration,
+    /// Whether its own keys may delete its content.
+    pub content_deletion: Permission,
+    /// Percent of each window's limits at which it is told, rising.
+    pub alert_thresholds: Vec<u8>,
+    /// Where it is told.
+    pub webhook: Option<Webhook>,
     /// Whether its runs may be mirrored.
     pub shadow: Permission,
 }
@@ -123,6 +129,8 @@ impl TenantModel {
 
 /// A day, as the contract says.
 const SILENT_RETENTION: Duration = Duration::from_hours(24);
+/// Time to act, time to hurry, too late.
+const SILENT_THRESHOLDS: [u8; 4] = [50, 80, 95, 100];
 /// Nobody replays after a year, and a longer time would be a typing error.
 const LONGEST_RETENTION: Duration = Duration::from_hours(24 * 366);
 
@@ -167,9 +175,26 @@ impl Validate for TenantQuota {
                 .unwrap_or_else(|| spec.tenant.clone()),
             retain_events,
             retain_content,
+            content_deletion: retention.deletion.unwrap_or(Permission::Denied),
+            alert_thresholds: thresholds(spec.alerts.as_ref()),
+            webhook: spec
+                .alerts
+                .as_ref()
+                .and_then(|alerts| alerts.webhook.clone()),
             shadow: spec.shadow.unwrap_or(Permission::Allowed),
         }
     }
+}
+
+/// The schema has the range.
+fn thresholds(alerts: Option<&Alerts>) -> Vec<u8> {
+    let given = alerts.and_then(|alerts| alerts.thresholds_percent.as_deref());
+    let mut percents: Vec<u8> = given.map_or_else(
+        || SILENT_THRESHOLDS.to_vec(),
+        |given| given.iter().filter_map(|p| u8::try_from(*p).ok()).collect(),
+    );
+    percents.sort_unstable();
+    percents
 }
 
 fn key(key: &Key) -> TenantKey {

@@ -56,14 +56,18 @@ fn each_end_of_a_run_adds_one_link_that_says_what_was_billed_and_at_which_prices
             .collect();
         let want: Vec<UsageRecord> = runs.iter().map(UsageRecord::of).collect();
         assert_eq!(records, want);
-        let json: serde_json::Value = serde_json::from_slice(&links[4].body).unwrap();
-        assert_eq!(json["run"], runs[4].id.to_string());
-        assert_eq!(json["manifest"], "sha256:abc");
-        assert_eq!(json["status"], "expired");
-        assert_eq!(json["outputTokens"], 4);
-        assert_eq!(json["costMicros"], 7 + 16);
-        assert_eq!(json["price"]["outputMicrosPerToken"], 4);
-        assert_eq!(json["settledAt"], "2023-11-14T22:13:20.005Z");
+        let text = String::from_utf8(links[4].body.clone()).unwrap();
+        for field in [
+            format!("\"run\":\"{}\"", runs[4].id),
+            "\"manifest\":\"sha256:abc\"".to_owned(),
+            "\"status\":\"expired\"".to_owned(),
+            "\"outputTokens\":4".to_owned(),
+            format!("\"costMicros\":{}", 7 + 16),
+            "\"outputMicrosPerToken\":4".to_owned(),
+            "\"settledAt\":\"2023-11-14T22:13:20.005Z\"".to_owned(),
+        ] {
+            assert!(text.contains(&field), "no {field} in {text}");
+        }
         drop(store);
         let store = bed.open();
         assert_eq!(all(&*store, "acme").await, links, "the same bytes");

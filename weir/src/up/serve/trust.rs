@@ -13,13 +13,24 @@ impl Serving {
                 &self.dir,
                 "holds no ConfigMap \"weir-trust\", so no signature is trusted: add one with the public keys that may sign",
             ));
+            if self.trust != TrustPolicySpec::default() {
+                self.gateway.note_setting(
+                    "TrustPolicy weir-trust",
+                    policy_shown(&TrustPolicySpec::default()),
+                );
+            }
             self.trust = TrustPolicySpec::default();
             return;
         };
         let spec = TrustPolicySpec::from_config_map(entries)
             .and_then(|spec| weir_manifest::TrustPolicy::new(spec.clone()).map(|_| spec));
         match spec {
-            Ok(spec) => self.trust = spec,
+            Ok(spec) if spec == self.trust => {}
+            Ok(spec) => {
+                self.gateway
+                    .note_setting("TrustPolicy weir-trust", policy_shown(&spec));
+                self.trust = spec;
+            }
             Err(error) => {
                 let error = anyhow::Error::from(error);
                 problems.push(Problem::in_file(
@@ -52,4 +63,20 @@ impl Serving {
         });
         at_fault.collect()
     }
+}
+
+/// By the names of keys and roots, for the audit log. Public keys and certificates are no secrets.
+fn policy_shown(spec: &TrustPolicySpec) -> serde_json::Value {
+    let named = |list: &serde_json::Value| {
+        let entries = list.as_array().into_iter().flatten();
+        let entries = entries.map(|entry| {
+            (
+                entry["id"].as_str().unwrap_or_default().to_owned(),
+                entry.clone(),
+            )
+        });
+        serde_json::Value::Object(entries.collect())
+    };
+    let spec = serde_json::to_value(spec).unwrap_or_default();
+    serde_json::json!({"keys": named(&spec["keys"]), "roots": named(&spec["roots"])})
 }

@@ -1,0 +1,240 @@
+//! `weir usage`: what a tenant used, whether the ledger can be believed, and the repair of a budget.
+
+mod offline;
+mod show;
+mod verify;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::client;
+pub(crate) use verify::verify;
+
+/// Show a tenant's usage, reconciled with the event log; verify the ledger's hash chain; repair a budget.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Repair(Repair),
+}
+
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// Where the gateway is.
+    #[arg(long, env = "WEIR_URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// API key of the tenant.
+    #[arg(
+        long,
+        env = "WEIR_API_KEY",
+        default_value = "acme-dev-key",
+        hide_env_values = true
+    )]
+    key: String,
+    /// Ask the admin port for this tenant instead of the gateway with a key; compares every record, not only the newest.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Where the admin port is.
+    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
+    admin: String,
+    /// Runs accepted at or after this time.
+    #[arg(long)]
+    from: Option<String>,
+    /// Runs accepted before this time.
+    #[arg(long)]
+    to: Option<String>,
+    /// Add billed runs up by this.
+    #[arg(long, value_enum, default_value_t = By::Model)]
+    by: By,
+    /// `json` prints the answer as it is.
+    #[arg(short, long, value_enum)]
+    output: Option<Output>,
+    /// Recompute the ledger's hash chain and name the first broken record. Of the running gateway, or of --export or --data.
+    #[arg(long)]
+    verify: bool,
+    /// With --verify: a file that `GET /usage/ledger` was saved to.
+    #[arg(long, requires = "verify", conflicts_with = "data")]
+    export: Option<PathBuf>,
+    /// With --verify: a data folder that no gateway has open; needs --tenant.
+    #[arg(long, requires = "verify", requires = "tenant")]
+    data: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Model and version.
+    Model,
+    /// The same.
+    Version,
+    /// UTC day of acceptance.
+    Day,
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// As the server gave it.
+    Json,
+}
+
+/// Derive a tenant's budget anew from its ledger and its live runs, and show what differs. Never changes the ledger.
+#[derive(Debug, clap::Args)]
+struct Repair {
+    /// Whose budget.
+    #[arg(long)]
+    tenant: String,
+    /// Only say what would be changed.
+    #[arg(long)]
+    dry_run: bool,
+    /// A data folder that no gateway has open. Without it the running gateway does it.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Where the admin port is.
+    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
+    admin: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Nothing answers, the chain is broken, or the store is in use.
+pub fn run(args: Args) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match args.command {
+            Some(Command::Repair(repair)) => self::repair(&repair).await,
+            None if args.show.verify => check(&args.show).await,
+            None => show(&args.show).await,
+        }
+    })
+}
+
+async fn show(args: &Show) -> Result<()> {
+    let by = match args.by {
+        By::Model => "model",
+        By::Version => "version",
+        By::Day => "day",
+    };
+    let mut query = format!("groupBy={by}");
+    for (name, time) in [("from", &args.from), ("to", &args.to)] {
+        if let Some(time) = time {
+            query = format!("{query}&{name}={}", escaped(time));
+        }
+    }
+    let (url, headers) = if let Some(tenant) = &args.tenant {
+        let base = args.admin.trim_end_matches('/');
+        let of = escaped(tenant);
+        (
+            format!("{base}/usage?tenant={of}&check=all&{query}"),
+            vec![],
+        )
+    } else {
+        let base = args.url.trim_end_matches('/');
+        (format!("{base}/usage?{query}"), bearer(&args.key))
+    };
+    let usage = client::json(client::send("GET", &url, &headers, None).await?).await?;
+    if args.output == Some(Output::Json) {
+        println!("{usage:#}");
+    } else {
+        print!("{}", show::text(&usage));
+    }
+    Ok(())
+}
+
+async fn check(args: &Show) -> Result<()> {
+    let verified = if let Some(file) = &args.export {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        verify(&text)?
+    } else if let (Some(data), Some(tenant)) = (&args.data, &args.tenant) {
+        verify(&offline::export(data, tenant).await?)?
+    } else {
+        verify(&pages(args).await?)?
+    };
+    println!("{verified}");
+    Ok(())
+}
+
+/// The whole chain of a running gateway.
+async fn pages(args: &Show) -> Result<String> {
+    let (base, headers, tenant) = match &args.tenant {
+        Some(tenant) => (&args.admin, vec![], format!("tenant={}&", escaped(tenant))),
+        None => (&args.url, bearer(&args.key), String::new()),
+    };
+    let base = base.trim_end_matches('/');
+    client::pages(&format!("{base}/usage/ledger?{tenant}"), &headers).await
+}
+
+async fn repair(args: &Repair) -> Result<()> {
+    let actor = user();
+    let repaired = if let Some(data) = &args.data {
+        offline::repair(data, &args.tenant, &actor, !args.dry_run).await?
+    } else {
+        let url = format!("{}/usage/repair", args.admin.trim_end_matches('/'));
+        let order = json!({"tenant": args.tenant, "apply": !args.dry_run, "actor": actor});
+        client::json(client::send("POST", &url, &[], Some(&order)).await?).await?
+    };
+    let changes = repaired["changes"]
+        .as_array()
+        .context("the answer is no list of changes; is --admin the admin port of `weir up`?")?;
+    for change in changes {
+        println!(
+            "{}: {} -> {}",
+            change["field"].as_str().unwrap_or_default(),
+            change["old"],
+            change["new"]
+        );
+    }
+    match (changes.is_empty(), repaired["applied"] == true) {
+        (true, _) => println!("the budget of {} agrees with its ledger", args.tenant),
+        (false, true) => println!("repaired, and noted in the audit log"),
+        (false, false) if args.dry_run => println!("nothing was changed: this was a dry run"),
+        (false, false) => bail!("the repair was not applied; try again"),
+    }
+    Ok(())
+}
+
+fn bearer(key: &str) -> Vec<(&'static str, String)> {
+    vec![("authorization", format!("Bearer {key}"))]
+}
+
+/// For the audit log.
+pub(crate) fn user() -> String {
+    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    name.unwrap_or_else(|_| format!("uid {}", rustix::process::getuid().as_raw()))
+}
+
+/// Text in a query.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// A number of an answer, as a cell.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
