@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The server refuses to run as root; tests that are root use this user of the base system.
 const USER: &str = "nobody";
 /// How long a server may take to come up on a busy machine.
-const UP_WITHIN: Duration = Duration::from_secs(60);
+const UP_WITHIN: Duration = Duration::from_mins(1);
 
 /// A server; stopped and removed when dropped.
 pub struct PostgresServer {

@@ -220,8 +220,16 @@ impl Weir {
     ///
     /// # Errors
     /// It does not end within `seconds`.
-    pub fn stop(mut self, seconds: u64) -> Result<std::process::ExitStatus> {
+    pub fn stop(self, seconds: u64) -> Result<std::process::ExitStatus> {
         send(self.pid(), Signal::TERM);
+        self.ended(seconds)
+    }
+
+    /// Waits for the end that it was told of before: a second signal would be an order to end at once.
+    ///
+    /// # Errors
+    /// It does not end within `seconds`.
+    pub fn ended(mut self, seconds: u64) -> Result<std::process::ExitStatus> {
         wait_for("weir up to end", seconds, || {
             self.child.try_wait().ok().flatten()
         })

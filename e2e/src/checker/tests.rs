@@ -78,6 +78,7 @@ fn submit(key: &str) -> What {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one world, told in full")]
 fn world() -> World {
     let (whole, part, live) = (
         log(&["a", "b", "c"], Some("completed")),
@@ -248,7 +249,7 @@ const CASES: &[(&str, char, Doctor)] = &[
         w.dump.events.insert("one".to_owned(), again);
     }),
     ("a completed run whose worker was gone", 'S', |w| {
-        w.rules.lost.push("one".to_owned())
+        w.rules.lost.push("one".to_owned());
     }),
     ("two ends", 'T', |w| {
         let end = event(7, "completed", json!({}));
@@ -272,7 +273,7 @@ const CASES: &[(&str, char, Doctor)] = &[
         w.dump.reservations.push(kept);
     }),
     ("a live run that holds nothing", 'T', |w| {
-        w.dump.reservations.clear()
+        w.dump.reservations.clear();
     }),
     ("an end that changed", 'T', |w| {
         let mut seen = call(
@@ -287,12 +288,14 @@ const CASES: &[(&str, char, Doctor)] = &[
         w.history.push(seen);
     }),
     ("a token that was not billed", 'L', |w| {
-        w.dump.ledger[0].output_tokens -= 1
+        w.dump.ledger[0].output_tokens -= 1;
     }),
     ("a token that was not logged", 'L', |w| {
         w.dump.runs.get_mut("one").unwrap().output_tokens += 1;
     }),
-    ("a wrong price", 'L', |w| w.dump.ledger[0].cost_micros += 1),
+    ("a wrong price", 'L', |w| {
+        w.dump.ledger[0].cost_micros += 1;
+    }),
     ("an account that is not its ledger", 'L', |w| {
         w.dump.accounts.get_mut("acme").unwrap().windows[0].used_tokens += 1;
     }),
@@ -342,13 +345,17 @@ const CASES: &[(&str, char, Doctor)] = &[
         w.history.push(call("globex", theirs, "one", &[]));
     }),
     ("another tenant's run was joined", 'I', |w| {
-        w.history[3].run = Some("one".to_owned())
+        w.history[3].run = Some("one".to_owned());
     }),
-    ("a run that does not end", 'F', |w| w.rules.quiet = true),
+    ("a run that does not end", 'F', |w| {
+        w.rules.quiet = true;
+    }),
     ("an answer that took too long", 'F', |w| {
-        w.history[0].ended_ms = 2000
+        w.history[0].ended_ms = 2000;
     }),
-    ("memory beyond its bound", 'M', |w| w.memory.push(21)),
+    ("memory beyond its bound", 'M', |w| {
+        w.memory.push(21);
+    }),
 ];
 
 #[test]

@@ -11,7 +11,9 @@
 mod admit;
 mod bad_input;
 mod batches;
+mod ends;
 mod formats;
+mod full_disk;
 mod gateway_death;
 mod ledger;
 mod openai;
