@@ -164,7 +164,7 @@ fn ends(history: &[Call], dump: &Dump, rules: &Rules, tell: Tell<'_>) {
     }
     if let Some(within) = rules.answer_within_ms {
         for call in history {
-            let took = call.ended_ms - call.begun_ms;
+            let took = call.ended_ms.saturating_sub(call.begun_ms);
             if took > within {
                 tell('F', format!("{:?} took {took} ms", call.what));
             }

@@ -332,7 +332,8 @@ const CASES: &[(&str, char, Doctor)] = &[
             "one",
             &[],
         );
-        (later.begun_ms, later.body) = (30, Some(json!({"status": "running"})));
+        (later.begun_ms, later.ended_ms) = (30, 40);
+        later.body = Some(json!({"status": "running"}));
         w.history.push(later);
     }),
     ("a log without its run", 'D', |w| {
