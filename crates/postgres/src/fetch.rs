@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use sqlx::postgres::PgRow;
-use sqlx::{PgExecutor, Row};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgExecutor, Postgres, Row};
 use weir_run::RunId;
+use weir_store::engine::Pair;
 
 use crate::memory::{Last, Memory, Record, Rows, Wants, chunk_bound, chunk_key, chunk_run};
 
@@ -52,50 +54,30 @@ fn log_range((from, to, most): (&Vec<u8>, &Vec<u8>, i64)) -> Option<LogRange> {
     })
 }
 
+/// What is asked for, table by table.
+struct Asked<'a> {
+    wants: &'a Wants,
+    tables: Vec<(&'a Vec<u8>, &'a Vec<u8>, i64)>,
+    logs: Vec<LogRange>,
+    table_ends: Vec<(&'a Vec<u8>, &'a Vec<u8>)>,
+    log_ends: Vec<LogRange>,
+}
+
+/// Rows of ranges and last pairs as they come in.
+#[derive(Default)]
+struct Found {
+    rows: HashMap<Range, Vec<Pair>>,
+    ends: HashMap<Range, Pair>,
+}
+
 /// Reads all of `wants` into `memory`.
 pub(crate) async fn fetch(
     executor: impl PgExecutor<'_>,
     wants: &Wants,
     memory: &mut Memory,
 ) -> Result<(), sqlx::Error> {
-    let (mut tables, mut logs) = (Vec::new(), Vec::new());
-    for (from, to, most) in &wants.ranges {
-        match log_range((from, to, *most)) {
-            Some(log) => logs.push(log),
-            None => tables.push((from, to, *most)),
-        }
-    }
-    let (mut table_ends, mut log_ends) = (Vec::new(), Vec::new());
-    for (from, to) in &wants.ends {
-        match log_range((from, to, 1)) {
-            Some(log) => log_ends.push(log),
-            None => table_ends.push((from, to)),
-        }
-    }
-    let bytes = |run: RunId| run.to_bytes().to_vec();
-    let rows = sqlx::query(READ)
-        .bind(wants.records.iter().cloned().collect::<Vec<_>>())
-        .bind(
-            wants
-                .lasts
-                .iter()
-                .map(|run| bytes(*run))
-                .collect::<Vec<_>>(),
-        )
-        .bind(tables.iter().map(|t| t.0.clone()).collect::<Vec<_>>())
-        .bind(tables.iter().map(|t| t.1.clone()).collect::<Vec<_>>())
-        .bind(tables.iter().map(|t| t.2).collect::<Vec<_>>())
-        .bind(logs.iter().map(|l| bytes(l.run)).collect::<Vec<_>>())
-        .bind(logs.iter().map(|l| l.from).collect::<Vec<_>>())
-        .bind(logs.iter().map(|l| l.to).collect::<Vec<_>>())
-        .bind(logs.iter().map(|l| l.most).collect::<Vec<_>>())
-        .bind(table_ends.iter().map(|t| t.0.clone()).collect::<Vec<_>>())
-        .bind(table_ends.iter().map(|t| t.1.clone()).collect::<Vec<_>>())
-        .bind(log_ends.iter().map(|l| bytes(l.run)).collect::<Vec<_>>())
-        .bind(log_ends.iter().map(|l| l.from).collect::<Vec<_>>())
-        .bind(log_ends.iter().map(|l| l.to).collect::<Vec<_>>())
-        .fetch_all(executor)
-        .await?;
+    let asked = Asked::new(wants);
+    let rows = asked.query().fetch_all(executor).await?;
     // What is not among the rows is not there.
     for key in &wants.records {
         let absent = Record {
@@ -107,75 +89,118 @@ pub(crate) async fn fetch(
     for run in &wants.lasts {
         memory.lasts.insert(*run, Last::default());
     }
-    let mut filling: HashMap<Range, Vec<(Vec<u8>, Vec<u8>)>> = HashMap::new();
-    let mut ends: HashMap<Range, Option<(Vec<u8>, Vec<u8>)>> = HashMap::new();
+    let mut found = Found::default();
     for row in rows {
+        asked.take(Fetched::from(&row)?, memory, &mut found);
+    }
+    for (from, to, most) in &wants.ranges {
+        let range = (from.clone(), to.clone());
+        let rows = found.rows.remove(&range).unwrap_or_default();
+        let complete = i64::try_from(rows.len()).is_ok_and(|rows| rows < *most);
+        memory.ranges.insert(range, Rows { rows, complete });
+    }
+    for range in &wants.ends {
+        let end = found.ends.remove(range);
+        memory.ends.insert(range.clone(), end);
+    }
+    Ok(())
+}
+
+impl<'a> Asked<'a> {
+    fn new(wants: &'a Wants) -> Self {
+        let mut asked = Self {
+            wants,
+            tables: vec![],
+            logs: vec![],
+            table_ends: vec![],
+            log_ends: vec![],
+        };
+        for (from, to, most) in &wants.ranges {
+            match log_range((from, to, *most)) {
+                Some(log) => asked.logs.push(log),
+                None => asked.tables.push((from, to, *most)),
+            }
+        }
+        for (from, to) in &wants.ends {
+            match log_range((from, to, 1)) {
+                Some(log) => asked.log_ends.push(log),
+                None => asked.table_ends.push((from, to)),
+            }
+        }
+        asked
+    }
+
+    fn query(&self) -> Query<'static, Postgres, PgArguments> {
+        let bytes = |run: RunId| run.to_bytes().to_vec();
+        let Self {
+            wants,
+            tables,
+            logs,
+            table_ends,
+            log_ends,
+        } = self;
+        sqlx::query(READ)
+            .bind(wants.records.iter().cloned().collect::<Vec<_>>())
+            .bind(wants.lasts.iter().copied().map(bytes).collect::<Vec<_>>())
+            .bind(tables.iter().map(|t| t.0.clone()).collect::<Vec<_>>())
+            .bind(tables.iter().map(|t| t.1.clone()).collect::<Vec<_>>())
+            .bind(tables.iter().map(|t| t.2).collect::<Vec<_>>())
+            .bind(logs.iter().map(|l| bytes(l.run)).collect::<Vec<_>>())
+            .bind(logs.iter().map(|l| l.from).collect::<Vec<_>>())
+            .bind(logs.iter().map(|l| l.to).collect::<Vec<_>>())
+            .bind(logs.iter().map(|l| l.most).collect::<Vec<_>>())
+            .bind(table_ends.iter().map(|t| t.0.clone()).collect::<Vec<_>>())
+            .bind(table_ends.iter().map(|t| t.1.clone()).collect::<Vec<_>>())
+            .bind(log_ends.iter().map(|l| bytes(l.run)).collect::<Vec<_>>())
+            .bind(log_ends.iter().map(|l| l.from).collect::<Vec<_>>())
+            .bind(log_ends.iter().map(|l| l.to).collect::<Vec<_>>())
+    }
+
+    /// Puts a row where its part of the statement says it belongs.
+    fn take(&self, row: Fetched, memory: &mut Memory, found: &mut Found) {
         let Fetched {
             kind,
             slot,
             key,
             number,
             value,
-        } = Fetched::from(&row)?;
-        let chunk = |key: &[u8]| chunk_run(&[&[weir_store::engine::key::CHUNK], key].concat());
+        } = row;
         match kind {
             1 => {
-                let record = Record {
-                    version: number,
-                    value: Some(value),
-                };
-                memory.records.insert(key, record);
+                memory.records.insert(key, Record::there(number, value));
             }
             2 => {
-                if let Some(run) = chunk(&key) {
+                if let Ok(run) = <[u8; 16]>::try_from(key.as_slice()) {
                     let last = Last {
                         first: number,
                         value: Some(value),
                     };
-                    memory.lasts.insert(run, last);
+                    memory.lasts.insert(RunId::from_bytes(run), last);
                 }
             }
             3 => {
-                let (from, to, _) = tables[slot];
-                let known = Record {
-                    version: number,
-                    value: Some(value.clone()),
-                };
-                memory.records.insert(key.clone(), known);
-                filling
-                    .entry((from.clone(), to.clone()))
-                    .or_default()
-                    .push((key, value));
+                let (from, to, _) = self.tables[slot];
+                let record = Record::there(number, value.clone());
+                memory.records.insert(key.clone(), record);
+                let range = (from.clone(), to.clone());
+                found.rows.entry(range).or_default().push((key, value));
             }
             4 => {
-                let log = &logs[slot];
-                filling
-                    .entry(log.range.clone())
-                    .or_default()
-                    .push((chunk_key(log.run, number), value));
+                let log = &self.logs[slot];
+                let pair = (chunk_key(log.run, number), value);
+                found.rows.entry(log.range.clone()).or_default().push(pair);
             }
             5 => {
-                let (from, to) = table_ends[slot];
-                ends.insert((from.clone(), to.clone()), Some((key, value)));
+                let (from, to) = self.table_ends[slot];
+                found.ends.insert((from.clone(), to.clone()), (key, value));
             }
             _ => {
-                let log = &log_ends[slot];
-                ends.insert(log.range.clone(), Some((chunk_key(log.run, number), value)));
+                let log = &self.log_ends[slot];
+                let pair = (chunk_key(log.run, number), value);
+                found.ends.insert(log.range.clone(), pair);
             }
         }
     }
-    for (from, to, most) in &wants.ranges {
-        let range = (from.clone(), to.clone());
-        let rows = filling.remove(&range).unwrap_or_default();
-        let complete = (rows.len() as i64) < *most;
-        memory.ranges.insert(range, Rows { rows, complete });
-    }
-    for range in &wants.ends {
-        memory
-            .ends
-            .insert(range.clone(), ends.remove(range).unwrap_or_default());
-    }
-    Ok(())
 }
 
 struct Fetched {

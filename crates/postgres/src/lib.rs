@@ -12,6 +12,7 @@ mod listen;
 mod memory;
 mod migrate;
 mod open;
+mod replicas;
 mod store;
 mod upkeep;
 mod writer;

@@ -20,6 +20,13 @@ pub(crate) struct Record {
     pub(crate) value: Option<Vec<u8>>,
 }
 
+impl Record {
+    pub(crate) fn there(version: i64, value: Vec<u8>) -> Self {
+        let value = Some(value);
+        Self { version, value }
+    }
+}
+
 /// The last chunk of a run: its first sequence (0: there is none) and its value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Last {

@@ -118,7 +118,7 @@ pub async fn open(options: Options) -> Result<Arc<Postgres>, StoreError> {
         .max_connections(READERS)
         .min_connections(1)
         .acquire_timeout(READER_WITHIN)
-        .idle_timeout(Duration::from_secs(600))
+        .idle_timeout(Duration::from_mins(10))
         .connect_lazy_with(connect.clone());
     let server = Arc::new(Server {
         path,

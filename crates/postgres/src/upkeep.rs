@@ -9,7 +9,7 @@ use weir_run::RunId;
 use crate::open::Server;
 
 /// How often partitions are looked after.
-const EVERY: Duration = Duration::from_secs(60);
+const EVERY: Duration = Duration::from_mins(1);
 /// Length of a partition; `weir.make_partition` has the same number.
 const SPAN_MS: u64 = 6 * 3600 * 1000;
 

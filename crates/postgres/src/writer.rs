@@ -218,13 +218,9 @@ impl Writer {
         const RESOLVE: &str =
             "UPDATE weir.gateway SET turn = $2 WHERE boot = $1 AND turn = $2 - 1 RETURNING turn";
         loop {
-            let connection = self.line.open().await;
-            let connection = match connection {
-                Ok(connection) => connection,
-                Err(_) => {
-                    sleep(self.line.backoff).await;
-                    continue;
-                }
+            let Ok(connection) = self.line.open().await else {
+                sleep(self.line.backoff).await;
+                continue;
             };
             let query = sqlx::query(RESOLVE).bind(&self.server.boot).bind(turn);
             match timeout(PATIENCE, query.fetch_optional(&mut *connection)).await {

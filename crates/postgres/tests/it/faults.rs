@@ -101,7 +101,7 @@ fn connections_that_are_cut_in_mid_commit_lose_nothing_and_do_nothing_twice() {
                     Ok(Admit::Replayed(run)) => break *run,
                     Ok(other) => panic!("{other:?}"),
                     Err(StoreError::Away { .. }) => {
-                        tokio::time::sleep(Duration::from_millis(5)).await
+                        tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                     Err(error) => panic!("{error}"),
                 }
@@ -118,7 +118,7 @@ fn connections_that_are_cut_in_mid_commit_lose_nothing_and_do_nothing_twice() {
                         break;
                     }
                     Err(StoreError::Away { .. }) => {
-                        tokio::time::sleep(Duration::from_millis(5)).await
+                        tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                     Err(error) => panic!("{error}"),
                 }

@@ -33,7 +33,7 @@ pub(crate) fn on_every_engine<F: Future<Output = ()>>(test: impl Fn(Bed) -> F) {
 }
 
 pub(crate) async fn within_a_minute(test: impl Future<Output = ()>) {
-    let minute = std::time::Duration::from_secs(120);
+    let minute = std::time::Duration::from_mins(2);
     tokio::time::timeout(minute, test)
         .await
         .expect("done within two minutes");

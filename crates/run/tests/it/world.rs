@@ -9,8 +9,8 @@ use weir_run::{
     Sequence, Terminal,
 };
 
-/// Rows of output that the worker makes; the last one ends the run.
-pub(crate) const ROWS: u64 = 2;
+/// Rows of output that the worker makes: the first one starts the run, the last one ends it, and one is neither.
+pub(crate) const ROWS: u64 = 3;
 const PROMPT: u64 = 10;
 
 /// A mistake that is made on purpose, to see that it is found.
