@@ -216,10 +216,13 @@ fn version(version: &ServedVersion) -> Value {
 }
 
 fn route(model: &ModelRoute) -> Value {
-    let canary = model
-        .canary
-        .map(|canary| json!({"version": canary.version, "weightPermille": canary.weight_permille}));
-    json!({"stable": model.stable, "canary": canary})
+    let shares: BTreeMap<String, u32> = model
+        .table
+        .entries
+        .iter()
+        .map(|share| (share.id.version.to_string(), share.weight))
+        .collect();
+    json!({"stable": model.table.stable.version, "percent": shares})
 }
 
 fn pool(pool: &Pool) -> Value {

@@ -55,6 +55,10 @@ pub struct Config {
     pub webhook_pause: Duration,
     /// Silence of a worker (it answers pings) after which its session is given up.
     pub worker_silence: Duration,
+    /// Age at which a run counts as evidence of its version, and time without a token after which it counts as failed.
+    pub settle: Duration,
+    /// Latencies count as evidence only for runs that come so long after their table.
+    pub warm_up: Duration,
 }
 
 impl Default for Config {
@@ -85,6 +89,8 @@ impl Default for Config {
             alerts_every: Duration::from_secs(1),
             webhook_pause: Duration::from_secs(1),
             worker_silence: Duration::from_secs(10),
+            settle: Duration::from_secs(10),
+            warm_up: Duration::from_secs(30),
         }
     }
 }

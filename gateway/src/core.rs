@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_admission::ExpiredWhy;
@@ -19,6 +20,7 @@ use crate::audit::AuditSender;
 use crate::batches::Batches;
 use crate::config::Config;
 use crate::directory::Directory;
+use crate::evidence::Evidence;
 use crate::hub::{Hub, Intent, LiveRun, Phase};
 use crate::link::{
     Command, Ending, Job, LinkHandle, Outcome, Pending, Writer, append_durably, take_over_durably,
@@ -26,6 +28,7 @@ use crate::link::{
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::recover::Orphans;
+use crate::tables::Tables;
 use crate::timers::{Due, Timers};
 
 pub(crate) struct Core {
@@ -33,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) directory: ArcSwap<Directory>,
+    pub(crate) tables: Tables,
+    pub(crate) evidence: Evidence,
     pub(crate) hub: Arc<Hub>,
     pub(crate) queues: Queues,
     pub(crate) links: Links,
@@ -72,6 +77,15 @@ pub(crate) const QUEUE_WAIT: Intent = Intent {
     reason: "it waited longer in the queue than the request or the pool allows",
 };
 
+/// More urgent runs came and the queue was full. Nothing was computed for it.
+pub(crate) const SHED: Intent = Intent {
+    status: RunStatus::Expired,
+    reason: "shed: the queue was full and more urgent runs came; send it again later",
+};
+
+/// The lag that this adds to evidence is small beside the time in which runs settle.
+const SETTLE_EVERY: Duration = Duration::from_millis(500);
+
 impl Core {
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
@@ -92,13 +106,16 @@ impl Core {
                 Next::Expired(job, ExpiredWhy::Deadline) => {
                     self.end_unsent(*job, Ending::of(&DEADLINE));
                 }
-                Next::Start(job) => {
-                    let Some(link) = self.links.route(&job) else {
+                Next::Start(mut job) => {
+                    let Some((link, dispatch)) = self.links.route(&job) else {
                         // Every worker with room hangs; the next status, end or timer asks again.
                         let pool = job.pool.clone();
                         self.queues.push_front(&pool, job);
                         return;
                     };
+                    let affinity = u64::from(dispatch.affinity_tokens);
+                    job.writer.expected = Some((dispatch.predicted_ms, affinity));
+                    job.dispatch = Some(dispatch);
                     self.dispatch(job, &link);
                 }
             }
@@ -119,6 +136,7 @@ impl Core {
         }
         control.phase = Phase::On(Arc::clone(link));
         link.occupy(&tenant, tokens);
+        self.evidence.sent(live.id, Some(Instant::now()));
         // Sent under the lock: a cancellation that finds the link in `phase` comes after the run.
         if let Err(Command::Submit(job)) = link.send(Command::Submit(job)) {
             link.vacate(&tenant, tokens);
@@ -150,10 +168,15 @@ impl Core {
         });
     }
 
-    /// Queues a run before all others.
-    pub(crate) fn queue_first(self: &Arc<Self>, job: Job) {
+    /// Queues a run before all others. It waits anew, and not without bound.
+    pub(crate) fn queue_first(self: &Arc<Self>, mut job: Job) {
+        job.dispatch = None;
+        self.evidence.sent(job.writer.id(), None);
         let digest = job.digest().to_owned();
         let pool = job.pool.clone();
+        let priority = (job.submit.priority as usize).min(2);
+        let queue = self.directory.load().pool(&pool).queues[priority];
+        self.set_queue_wait(&job.writer.live, queue.max_wait_ms.max(1_000));
         self.queues.push_front(&pool, Box::new(job));
         self.pump(&digest);
     }
@@ -185,12 +208,15 @@ impl Core {
         self.metrics.ended(status);
         self.alerts.touch(&writer.tenant);
         self.metrics.output_tokens(writer.output_tokens());
+        let end = writer.end_of(status);
+        self.evidence.ended(writer.id(), end, Instant::now());
         self.forget(&writer.live);
     }
 
     /// Another process writes to the run: subscribers go on from the store.
     pub(crate) fn abandon(&self, live: &LiveRun) {
         live.moved();
+        self.evidence.forget(live.id);
         self.forget(live);
     }
 
@@ -240,6 +266,16 @@ impl Core {
             .spawn(async move { stop.run_until_cancelled_owned(task).await });
     }
 
+    /// Settles the runs that are evidence, for ever.
+    pub(crate) async fn keep_evidence(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(SETTLE_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let now = tick.tick().await;
+            self.evidence.settle(now);
+        }
+    }
+
     /// Carries out what falls due, for ever.
     pub(crate) async fn keep_time(self: Arc<Self>) {
         loop {
@@ -263,11 +299,21 @@ impl Core {
         let wall = crate::clock::now_ms();
         let mut control = live.control.lock();
         if let Some(deadline_ms) = deadline_ms {
-            let at = now + std::time::Duration::from_millis(deadline_ms.saturating_sub(wall));
+            let at = now + Duration::from_millis(deadline_ms.saturating_sub(wall));
             control.deadline = Some(at);
             self.timers.set(at, live.id, Due::Deadline);
         }
-        let at = now + std::time::Duration::from_millis(queue_ms);
+        drop(control);
+        self.set_queue_wait(live, queue_ms);
+    }
+
+    /// Notes how long a run may wait in the queue from now on, unless that stands already.
+    fn set_queue_wait(&self, live: &LiveRun, queue_ms: u64) {
+        let mut control = live.control.lock();
+        if control.queue_until.is_some() {
+            return;
+        }
+        let at = Instant::now() + Duration::from_millis(queue_ms);
         control.queue_until = Some(at);
         self.timers.set(at, live.id, Due::QueueWait);
     }

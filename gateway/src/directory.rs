@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_protocol::error::ErrorCode;
-use weir_run::DecisionReason;
+use weir_rollout::routing::{Table, choose, coin};
+use weir_run::{DecisionReason, RunId};
 
 use crate::auth::Keys;
 use crate::error::{ApiError, ApiResult};
 use crate::snapshot::{
     ModelPermission, ModelRoute, Pool, QueueBound, ServedVersion, Snapshot, Tenant,
 };
+use crate::tables::Tables;
 
 pub(crate) struct Directory {
     pub(crate) keys: Keys,
@@ -18,22 +20,34 @@ pub(crate) struct Directory {
     pools: HashMap<String, Pool>,
 }
 
+/// What a request asks for: a model, or one version of it.
+#[derive(Clone)]
+pub(crate) struct Target {
+    model: String,
+    pinned: Option<u32>,
+    /// The one that was named, or the stable one.
+    pub(crate) version: Arc<ServedVersion>,
+}
+
 /// A version that may serve a request, and why it was chosen.
 #[derive(Clone)]
 pub(crate) struct Candidate {
     pub(crate) version: Arc<ServedVersion>,
     pub(crate) reason: DecisionReason,
+    /// The table whose coin alone chose it: the run is evidence.
+    pub(crate) trial: Option<Arc<Table>>,
 }
 
 impl Directory {
-    pub(crate) fn new(snapshot: Snapshot) -> Self {
+    /// `tables` has the last word on which table of a model is in force.
+    pub(crate) fn new(snapshot: Snapshot, tables: &Tables) -> Self {
+        let in_force = |mut model: ModelRoute| {
+            model.table = tables.offer(&model.name, model.table);
+            (model.name.clone(), model)
+        };
         Self {
             keys: Keys::new(snapshot.tenants),
-            models: snapshot
-                .models
-                .into_iter()
-                .map(|model| (model.name.clone(), model))
-                .collect(),
+            models: snapshot.models.into_iter().map(in_force).collect(),
             pools: snapshot
                 .pools
                 .into_iter()
@@ -54,8 +68,8 @@ impl Directory {
         })
     }
 
-    /// The version for `model` or `model@version`. `coin` decides between stable and canary.
-    pub(crate) fn resolve(&self, tenant: &Tenant, asked: &str, coin: u128) -> ApiResult<Candidate> {
+    /// What `model` or `model@version` names, if the tenant may use it.
+    pub(crate) fn resolve(&self, tenant: &Tenant, asked: &str) -> ApiResult<Target> {
         let (name, pinned) = match asked.rsplit_once('@') {
             None => (asked, None),
             Some((name, version)) => match version.parse::<u32>() {
@@ -71,39 +85,92 @@ impl Directory {
         // The tenant's list decides before what exists, so that a refusal tells nothing about other tenants' models.
         let permission = permission(tenant, name)?;
         let model = self.models.get(name).ok_or_else(|| not_found(asked))?;
-        let (version, reason) = match pinned {
-            Some(_) if !permission.pinning => {
-                return Err(ApiError::new(
-                    ErrorCode::ModelNotPermitted,
-                    format!(
-                        "this tenant may not name a version of \"{name}\"; ask for \"{name}\" alone"
-                    ),
-                )
-                .param("model"));
-            }
-            Some(version) => (version, DecisionReason::Pinned),
-            None => choose(model, coin),
+        if pinned.is_some() && !permission.pinning {
+            return Err(ApiError::new(
+                ErrorCode::ModelNotPermitted,
+                format!(
+                    "this tenant may not name a version of \"{name}\"; ask for \"{name}\" alone"
+                ),
+            )
+            .param("model"));
+        }
+        let version = match pinned {
+            Some(number) => model.by_number(number),
+            None => model.of_table(|_| true),
         };
-        let version = model.version(version).ok_or_else(|| not_found(asked))?;
-        check_tier(permission, &version)?;
-        Ok(Candidate { version, reason })
+        let version = version.ok_or_else(|| not_found(asked))?;
+        check_tier(permission, version)?;
+        Ok(Target {
+            model: name.to_owned(),
+            pinned,
+            version: Arc::clone(version),
+        })
     }
 
-    /// Permitted stand-ins for a version, in order.
-    pub(crate) fn fallbacks(&self, tenant: &Tenant, version: &ServedVersion) -> Vec<Candidate> {
+    /// The version that serves this run: the one that was named, or the one that the table's coin chooses.
+    ///
+    /// A version of the table without a worker that takes runs (`is_ready`), or of a tier that is not for this tenant, takes no part.
+    pub(crate) fn assign(
+        &self,
+        tenant: &Tenant,
+        target: &Target,
+        run: RunId,
+        is_ready: impl Fn(&ServedVersion) -> bool,
+    ) -> ApiResult<Candidate> {
+        let permission = permission(tenant, &target.model)?;
+        let gone = || not_found(&target.model);
+        let model = self.models.get(&target.model).ok_or_else(gone)?;
+        if let Some(number) = target.pinned {
+            let version = Arc::clone(model.by_number(number).ok_or_else(gone)?);
+            check_tier(permission, &version)?;
+            return Ok(Candidate {
+                version,
+                reason: DecisionReason::Pinned,
+                trial: None,
+            });
+        }
+        let table = &model.table;
+        let takes = |version: &ServedVersion| check_tier(permission, version).is_ok();
+        let flip = coin(&run.to_string(), &table.coin_salt);
+        let choice = choose(table, flip, |digest| {
+            let version = model.by_digest(digest);
+            version.is_some_and(|version| takes(version) && is_ready(version))
+        });
+        let chosen = choice.as_ref().and_then(|c| model.by_digest(&c.id.digest));
+        // Nobody is ready: the refusal that follows names the version that should be.
+        let version = chosen.or_else(|| model.of_table(takes)).ok_or_else(gone)?;
+        let is_stable = version.digest == table.stable.digest;
+        Ok(Candidate {
+            version: Arc::clone(version),
+            reason: if is_stable {
+                DecisionReason::Stable
+            } else {
+                DecisionReason::Canary
+            },
+            trial: choice.filter(|c| c.is_evidence).map(|_| Arc::clone(table)),
+        })
+    }
+
+    /// Stand-ins for a version, in order: where the request, the tenant and the version's own list all allow them.
+    pub(crate) fn fallbacks(
+        &self,
+        tenant: &Tenant,
+        version: &ServedVersion,
+        is_asked_for: bool,
+    ) -> Vec<Candidate> {
         let may_fall_back =
             permission(tenant, &version.model).is_ok_and(|permission| permission.fallback);
-        if !may_fall_back {
+        if !is_asked_for || !may_fall_back {
             return Vec::new();
         }
         let usable = |name: &String| {
             let permission = permission(tenant, name).ok()?;
             let model = self.models.get(name)?;
-            let version = model.version(model.stable)?;
-            check_tier(permission, &version).ok()?;
+            let takes = |version: &ServedVersion| check_tier(permission, version).is_ok();
             Some(Candidate {
-                version,
+                version: Arc::clone(model.of_table(takes)?),
                 reason: DecisionReason::Fallback,
+                trial: None,
             })
         };
         version.fallback.iter().filter_map(usable).collect()
@@ -111,20 +178,13 @@ impl Directory {
 }
 
 impl ModelRoute {
-    fn version(&self, version: u32) -> Option<Arc<ServedVersion>> {
-        self.versions
-            .iter()
-            .find(|served| served.version == version)
-            .cloned()
-    }
-}
-
-fn choose(model: &ModelRoute, coin: u128) -> (u32, DecisionReason) {
-    match model.canary {
-        Some(canary) if coin % 1000 < u128::from(canary.weight_permille) => {
-            (canary.version, DecisionReason::Canary)
-        }
-        _ => (model.stable, DecisionReason::Stable),
+    /// The first version of the table that is here and `takes`: stable before all others.
+    fn of_table(&self, takes: impl Fn(&ServedVersion) -> bool) -> Option<&Arc<ServedVersion>> {
+        let table = &self.table;
+        let ids = [&table.stable].into_iter().chain(&table.rollback);
+        ids.chain(table.entries.iter().map(|entry| &entry.id))
+            .filter_map(|id| self.by_digest(&id.digest))
+            .find(|version| takes(version))
     }
 }
 
@@ -168,3 +228,6 @@ fn not_found(asked: &str) -> ApiError {
     )
     .param("model")
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,13 +6,22 @@ use weir_store::StoreError;
 
 /// One error for every failing request; boxed, because it is rare and wide.
 #[derive(Debug, Clone)]
-pub(crate) struct ApiError(Box<ErrorBody>);
+pub(crate) struct ApiError(Box<ErrorBody>, Retry);
+
+/// Whether clients that repeat on their own should.
+#[derive(Debug, Clone, Copy)]
+enum Retry {
+    /// As its code says.
+    ByCode,
+    /// Of this refusal more is known than its code says.
+    Known(bool),
+}
 
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self(Box::new(ErrorBody::new(code, message)))
+        Self(Box::new(ErrorBody::new(code, message)), Retry::ByCode)
     }
 
     /// A parameter of the wrong shape or range; `message` says the remedy.
@@ -35,6 +44,19 @@ impl ApiError {
     pub(crate) fn retry_after_ms(mut self, wait_ms: u64) -> Self {
         self.0.retry_after_ms = Some(wait_ms);
         self
+    }
+
+    /// Says whether the same request may succeed later, where its code alone does not.
+    pub(crate) fn should_retry(mut self, should_retry: bool) -> Self {
+        self.1 = Retry::Known(should_retry);
+        self
+    }
+
+    pub(crate) fn is_retryable(&self) -> bool {
+        match self.1 {
+            Retry::ByCode => self.0.code.is_retryable(),
+            Retry::Known(should_retry) => should_retry,
+        }
     }
 
     pub(crate) fn details(mut self, details: Value) -> Self {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use weir_model::{ModelText, OpenFiles};
+use weir_rollout::routing::Table;
 use weir_run::Price;
 
 use crate::alerts::Alerts;
 use crate::snapshot::{
-    ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
+    ApiKey, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
+use crate::tables::SoleTables;
 use crate::text::PromptText;
 
 /// Why a snapshot file was not taken. What serves goes on serving.
@@ -49,6 +51,14 @@ pub enum SnapshotFileError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A model without a version to send runs to.
+    #[error(
+        "model {model:?} says neither `table` nor as `stable` one of its versions; give one of them"
+    )]
+    NoTable {
+        /// Which model.
+        model: String,
+    },
 }
 
 /// Reads snapshots from one file; what was loaded for a digest is kept for the next reading.
@@ -56,6 +66,7 @@ pub struct SnapshotFile {
     path: PathBuf,
     content: Vec<u8>,
     texts: HashMap<String, Arc<ModelText>>,
+    tables: SoleTables,
 }
 
 #[derive(Deserialize)]
@@ -122,16 +133,10 @@ struct FilePermission {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FileModel {
     name: String,
-    stable: u32,
-    canary: Option<FileCanary>,
+    /// Everything goes to this version; with shares, `table` is given instead.
+    stable: Option<u32>,
+    table: Option<Table>,
     versions: Vec<FileVersion>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct FileCanary {
-    version: u32,
-    weight_permille: u32,
 }
 
 #[derive(Deserialize)]
@@ -182,6 +187,7 @@ impl SnapshotFile {
             path: path.to_owned(),
             content: Vec::new(),
             texts: HashMap::new(),
+            tables: SoleTables::default(),
         }
     }
 
@@ -225,15 +231,20 @@ impl SnapshotFile {
             .versions
             .into_iter()
             .map(|version| self.version(&model.name, version).map(Arc::new))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        let stable = model.stable.and_then(|stable| {
+            let mut all = versions.iter();
+            all.find(|version| version.version == stable)
+        });
+        let table = match (model.table, stable) {
+            (Some(table), _) => Arc::new(table),
+            (None, Some(stable)) => self.tables.all_to(stable),
+            (None, None) => return Err(SnapshotFileError::NoTable { model: model.name }),
+        };
         Ok(ModelRoute {
             name: model.name,
             versions,
-            stable: model.stable,
-            canary: model.canary.map(|canary| Canary {
-                version: canary.version,
-                weight_permille: canary.weight_permille,
-            }),
+            table,
         })
     }
 

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_ledger::Actor;
+use weir_rollout::routing::TableOrder;
 use weir_store::{Store, StoreError};
 use weir_telemetry::Readiness;
 
@@ -21,6 +22,7 @@ use crate::clock::now_ms;
 use crate::config::Config;
 use crate::core::Core;
 use crate::directory::Directory;
+use crate::evidence::{Evidence, Times};
 use crate::files::keep_swept;
 use crate::http::server;
 use crate::hub::Hub;
@@ -28,6 +30,7 @@ use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::recover::Orphans;
 use crate::snapshot::Snapshot;
+use crate::tables::Tables;
 use crate::timers::Timers;
 use crate::worker_metrics::WorkerCollector;
 
@@ -81,10 +84,21 @@ impl Gateway {
             audit,
             hub: Arc::new(Hub::new(config.tail_events)),
             tokenizers: TokenizerPool::new(config.tokenizer_threads, config.tokenizer_queue),
+            evidence: Evidence::new(
+                config.replica.clone(),
+                Times {
+                    settle: config.settle,
+                    warm_up: config.warm_up,
+                },
+            ),
             config,
             store,
             metrics: Arc::new(Metrics::new(registry)),
-            directory: ArcSwap::from_pointee(Directory::new(Snapshot::default())),
+            directory: ArcSwap::from_pointee(Directory::new(
+                Snapshot::default(),
+                &Tables::default(),
+            )),
+            tables: Tables::default(),
             queues: Queues::default(),
             links: Links::default(),
             orphans: Orphans::default(),
@@ -109,6 +123,7 @@ impl Gateway {
         core.spawn(Arc::clone(core).settle_orphans());
         core.spawn(Arc::clone(core).keep_company());
         core.spawn(Arc::clone(core).sweep());
+        core.spawn(Arc::clone(core).keep_evidence());
         core.spawn(expire(Arc::clone(core)));
         core.spawn(keep_working(Arc::clone(core)));
         core.spawn(keep_swept(Arc::clone(core)));
@@ -127,7 +142,8 @@ impl Gateway {
         let workers = snapshot.workers.clone();
         let actor = Actor::new("manifests", &self.0.config.replica);
         self.0.audit.snapshot(&snapshot, actor);
-        self.0.directory.store(Arc::new(Directory::new(snapshot)));
+        let directory = Directory::new(snapshot, &self.0.tables);
+        self.0.directory.store(Arc::new(directory));
         self.0.links.apply(&self.0, &workers);
         self.0.quieter.notify_waiters();
     }
@@ -192,7 +208,7 @@ impl Gateway {
 
     /// Whether a request for this version would find a worker.
     pub fn is_served(&self, pool: &str, digest: &str) -> bool {
-        self.0.links.any(pool, digest)
+        self.0.links.serves(pool, digest)
     }
 
     /// The workers, as last heard.
@@ -214,6 +230,17 @@ impl Gateway {
                 }
             })
             .collect()
+    }
+
+    /// The order of the routing table that new runs of a model follow, and for how long they have; none before there is one.
+    pub fn acknowledged(&self, model: &str) -> Option<(TableOrder, Duration)> {
+        let in_force = self.0.tables.get(model)?;
+        Some((in_force.table.order, in_force.since.elapsed()))
+    }
+
+    /// What this gateway has counted of a model's versions since it started, by the table under which each run was assigned.
+    pub fn evidence(&self, model: &str) -> weir_rollout::evidence::Snapshot {
+        self.0.evidence.snapshot(model)
     }
 
     /// Runs that are not terminal.

@@ -21,6 +21,7 @@ mod core;
 mod dialogue;
 mod directory;
 mod error;
+mod evidence;
 mod fetch;
 mod file;
 mod files;
@@ -37,6 +38,7 @@ mod recover;
 mod replicas;
 mod snapshot;
 mod stores;
+mod tables;
 mod text;
 mod timers;
 mod worker_metrics;
@@ -47,8 +49,9 @@ pub use dialogue::Dialogue;
 pub use file::{SnapshotFile, SnapshotFileError};
 pub use gateway::{Gateway, WorkerView};
 pub use snapshot::{
-    ApiKey, Canary, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
+    ApiKey, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
 pub use stores::open_store;
+pub use tables::SoleTables;
 pub use text::{Message, PromptText, TextError};

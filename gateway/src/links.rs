@@ -4,17 +4,38 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::RwLock;
-use weir_admission::{Ask, Capacity, RoutePolicy, WorkerId, WorkerView, route};
+use parking_lot::{Mutex, RwLock};
+use weir_admission::{Ask, Capacity, Prefixes, RoutePolicy, WorkerId, WorkerView, route};
 
+use crate::clock::random_u128;
 use crate::core::Core;
-use crate::link::{Command, Job, Link, LinkHandle};
+use crate::link::{Command, Dispatch, Job, Link, LinkHandle, prefixes};
 use crate::snapshot::WorkerEndpoint;
 
+/// Beginnings of prompts that are remembered: a dozen MiB at most.
+const PREFIXES: usize = 65_536;
+
+/// A cache keeps whole blocks only: so many tokens less are no miss.
+const GRANULARITY: u64 = 128;
+
 /// Links by worker.
-#[derive(Default)]
 pub(crate) struct Links {
     all: RwLock<Vec<Arc<LinkHandle>>>,
+    /// Which worker probably has which beginning of a prompt.
+    prefixes: Mutex<Prefixes>,
+    prefix_key: [u8; 32],
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        let mut prefix_key = [0; 32];
+        prefix_key[..16].copy_from_slice(&random_u128().to_le_bytes());
+        Self {
+            all: RwLock::default(),
+            prefixes: Mutex::new(Prefixes::new(PREFIXES)),
+            prefix_key,
+        }
+    }
 }
 
 impl Links {
@@ -39,31 +60,31 @@ impl Links {
         }
     }
 
-    /// What the worker of this version with most room could take now.
+    /// What the workers of this version could take now.
     pub(crate) fn room(&self, digest: &str) -> Capacity {
-        self.all
-            .read()
-            .iter()
-            .filter(|link| link.serves(digest))
-            .map(|link| (link.seats(), link.free_kv_tokens()))
-            .max_by_key(|(seats, kv_tokens)| (*seats > 0, *kv_tokens, *seats))
-            .map_or(
-                Capacity {
-                    seats: 0,
-                    kv_tokens: 0,
-                },
-                |(seats, kv_tokens)| Capacity { seats, kv_tokens },
-            )
+        let mut room = Capacity {
+            seats: 0,
+            total: 0,
+            kv_tokens: 0,
+        };
+        for link in self.all.read().iter().filter(|link| link.takes(digest)) {
+            let seats = link.seats();
+            room.seats += seats;
+            room.total += link.most_seats();
+            if seats > 0 {
+                room.kv_tokens = room.kv_tokens.max(link.free_kv_tokens());
+            }
+        }
+        room
     }
 
     /// Seats of this version's workers that are kept for tenants who have fewer than that, and how many each has.
     pub(crate) fn crowd(&self, digest: &str) -> (u32, BTreeMap<String, u32>) {
         let all = self.all.read();
-        let serving = all.iter().filter(|link| link.serves(digest));
         let (mut reserved, mut held) = (0, BTreeMap::new());
-        for link in serving {
-            // Of one worker, as `room` is: others may be full.
-            reserved = link.reserved_seats().max(reserved);
+        for link in all.iter().filter(|link| link.takes(digest)) {
+            // What is reserved on a worker that is full is in use.
+            reserved += link.reserved_seats().min(link.seats());
             for (tenant, count) in link.held() {
                 *held.entry(tenant).or_default() += count;
             }
@@ -71,30 +92,66 @@ impl Links {
         (reserved, held)
     }
 
-    /// The worker that should take a run: where its first token is expected soonest.
-    pub(crate) fn route(&self, job: &Job) -> Option<Arc<LinkHandle>> {
+    /// The worker that should take a run: where its first token is expected soonest, among those that have a seat and could hold
+    /// it at all.
+    pub(crate) fn route(&self, job: &Job) -> Option<(Arc<LinkHandle>, Dispatch)> {
         let all = self.all.read();
-        let serving: Vec<_> = all
+        let submit = &job.submit;
+        let prompt_tokens = submit.prompt.len() as u64;
+        let most_tokens = prompt_tokens + u64::from(submit.max_output_tokens);
+        let open = |link: &&Arc<LinkHandle>| link.seats() > 0 && link.takes(job.digest());
+        let mut able: Vec<_> = all
             .iter()
-            .filter(|link| link.seats() > 0 && link.serves(job.digest()))
+            .filter(|link| open(link) && link.could_hold(job.digest(), most_tokens))
             .collect();
-        let views: Vec<_> = serving
-            .iter()
-            .zip(0..)
-            .map(|(link, place)| view(link, job.digest(), WorkerId(place)))
-            .collect();
-        let ask = Ask {
-            digest: job.digest(),
-            prompt_tokens: job.submit.prompt.len() as u32,
-            output_tokens: job.submit.max_output_tokens / 2,
-            now_ms: ANY_NOW_MS,
+        if able.is_empty() {
+            // Whether it fits at all a worker says itself.
+            able = all.iter().filter(open).collect();
+        }
+        let mut memory = self.prefixes.lock();
+        let known = if able.len() > 1 {
+            prefixes(&self.prefix_key, submit)
+        } else {
+            Vec::new()
         };
-        let WorkerId(place) = route(&views, &ask, &RoutePolicy::default())?;
-        serving.get(place as usize).map(|link| Arc::clone(link))
+        let affinity = |link: &LinkHandle| memory.held_by(WorkerId(link.id), &known);
+        let views: Vec<_> = able.iter().map(|link| view(link, affinity(link))).collect();
+        let ask = Ask {
+            prompt_tokens: prompt_tokens as u32,
+            output_tokens: submit.max_output_tokens / 2,
+        };
+        let routed = route(&views, &ask, &RoutePolicy::default())?;
+        memory.went_to(routed.worker, &known);
+        let link = able
+            .into_iter()
+            .find(|link| WorkerId(link.id) == routed.worker)?;
+        let expected = (routed.affinity_tokens, routed.predicted_us);
+        let dispatch = Dispatch::new(link, submit, known, expected);
+        Some((Arc::clone(link), dispatch))
     }
 
-    /// Whether any worker serves this version, busy or not.
-    pub(crate) fn any(&self, pool: &str, digest: &str) -> bool {
+    /// A worker started a run and had fewer tokens of its beginning than was thought: of the longer ones it is forgotten until this
+    /// run has put them back.
+    pub(crate) fn missed(&self, link: &LinkHandle, dispatch: &Dispatch, cached_tokens: u64) {
+        if cached_tokens + GRANULARITY < u64::from(dispatch.affinity_tokens) {
+            let cached = u32::try_from(cached_tokens).unwrap_or(u32::MAX);
+            let mut memory = self.prefixes.lock();
+            memory.had_only(WorkerId(link.id), &dispatch.prefixes, cached);
+        }
+    }
+
+    /// A worker's process is a new one: its prefix cache is empty.
+    pub(crate) fn restarted(&self, link: &LinkHandle) {
+        self.prefixes.lock().forget(WorkerId(link.id));
+    }
+
+    /// Whether any worker takes new runs of this version, busy or not.
+    pub(crate) fn any(&self, digest: &str) -> bool {
+        self.all.read().iter().any(|link| link.takes(digest))
+    }
+
+    /// Whether a worker of this pool serves this version.
+    pub(crate) fn serves(&self, pool: &str, digest: &str) -> bool {
         self.all
             .read()
             .iter()
@@ -134,26 +191,24 @@ impl Links {
     }
 }
 
-/// Routing wants points in time and compares them with "now" alone, while links keep durations: "now" may be any number that is
-/// larger than every stall.
-const ANY_NOW_MS: u64 = 1 << 40;
-
-fn view<'a>(link: &LinkHandle, digest: &'a str, id: WorkerId) -> WorkerView<'a> {
+fn view(link: &LinkHandle, prefix_affinity_tokens: u32) -> WorkerView {
     let in_flight = link.in_flight.load(Ordering::Acquire);
-    let (free_kv_tokens, stalled_ms) = (link.free_kv_tokens(), link.stalled_ms());
+    let free_kv_tokens = link.free_kv_tokens();
+    let sent = link.outstanding.load(Ordering::Acquire);
     let facts = link.facts.lock();
     let max_running = facts.limits.max_running.max(1);
+    // Other gateways of the same store send to it too: what it says of itself counts them.
+    let others = facts.status.running.saturating_sub(in_flight);
     WorkerView {
-        id,
-        digest,
-        running: in_flight.min(max_running),
+        id: WorkerId(link.id),
+        running: (in_flight + others).min(max_running),
         max_running,
         max_batch_tokens: facts.limits.max_batch_tokens,
-        waiting: in_flight.saturating_sub(max_running),
-        outstanding_prefill_tokens: facts.status.prefill_tokens_waiting,
+        waiting: (in_flight + others).saturating_sub(max_running),
+        outstanding_prefill_tokens: facts.status.prefill_tokens_waiting.max(sent),
         free_kv_tokens,
+        pace: facts.pace,
         step_us: facts.status.step_us_ewma,
-        last_progress_ms: ANY_NOW_MS - stalled_ms,
-        prefix_affinity_tokens: 0,
+        prefix_affinity_tokens,
     }
 }

@@ -91,6 +91,7 @@ impl Core {
             writer: Writer::new(live, &run),
             submit: submit_of(run.id, run.epoch.0, work),
             pool: run.pool,
+            dispatch: None,
             attempts: 0,
         }
     }

@@ -7,6 +7,7 @@ use weir_api::ValidGpuPool;
 pub use weir_api::gpu_pool::Priority;
 use weir_budget::Limits;
 use weir_model::config::GenerationConfig;
+use weir_rollout::routing::Table;
 use weir_run::Price;
 
 use crate::alerts::Alerts;
@@ -105,19 +106,24 @@ pub struct ModelRoute {
     pub name: String,
     /// Every version that can be asked for or that has live runs.
     pub versions: Vec<Arc<ServedVersion>>,
-    /// The version that serves.
-    pub stable: u32,
-    /// A version that is tried on a share of new runs.
-    pub canary: Option<Canary>,
+    /// Which version takes which share of new runs. The gateway takes only tables that are newer than the one it has.
+    pub table: Arc<Table>,
 }
 
-/// A share of new runs for a version on trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Canary {
-    /// Which version.
-    pub version: u32,
-    /// How many of 1,000 new runs.
-    pub weight_permille: u32,
+impl ModelRoute {
+    /// The version of a digest.
+    pub fn by_digest(&self, digest: &str) -> Option<&Arc<ServedVersion>> {
+        self.versions
+            .iter()
+            .find(|version| version.digest == digest)
+    }
+
+    /// The version of a number.
+    pub fn by_number(&self, number: u32) -> Option<&Arc<ServedVersion>> {
+        self.versions
+            .iter()
+            .find(|version| version.version == number)
+    }
 }
 
 /// A model version that can serve.

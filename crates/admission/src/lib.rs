@@ -5,12 +5,16 @@
 
 mod estimate;
 mod fair;
+mod pace;
+mod prefix;
 mod queue;
 mod route;
 mod types;
 
+pub use pace::Pace;
+pub use prefix::{Prefix, Prefixes};
 pub use queue::Admission;
-pub use route::{Ask, RoutePolicy, WorkerId, WorkerView, route};
+pub use route::{Ask, RoutePolicy, Routed, WorkerId, WorkerView, route};
 pub use types::{
     CLASSES, Capacity, Config, Decision, Depths, Expired, ExpiredWhy, Finished, Offered, Priority,
     Refused, Started, Ticket, Waiting,

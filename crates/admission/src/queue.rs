@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::estimate::Rates;
-use crate::fair::Fair;
+use crate::fair::{Fair, Weight};
 use crate::types::{
     Capacity, Config, Decision, Depths, Expired, ExpiredWhy, Finished, Offered, Priority, Refused,
     Started, Ticket, Waiting,
 };
 
+mod line;
+
 struct Entry<R, T> {
     waiting: Waiting<R, T>,
     class: usize,
-    /// Expected tokens, as counted when it came.
-    tokens: u64,
+    /// Expected tokens and seat time, as counted when it came.
+    weight: Weight,
     expires_ms: u64,
     /// How often others went before it because it did not fit.
     passed: u32,
@@ -34,8 +36,12 @@ pub struct Admission<R, T> {
     /// When each priority was served last.
     served_ms: [u64; Priority::COUNT],
     rates: Rates,
-    /// Seats the workers had when `next` was asked last, and those that became free since.
+    /// Free seats when `next` was asked last, and those that became free since.
     seats: u32,
+    /// All seats then.
+    total: u32,
+    /// Seats are free and the runs that wait do not fit the memory that is.
+    is_tight: bool,
     /// Seats for tenants who have fewer than that, and how many each has.
     reserved: u32,
     held: BTreeMap<T, u32>,
@@ -55,36 +61,38 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
             served_ms: [0; Priority::COUNT],
             rates: Rates::default(),
             seats: 0,
+            total: 0,
+            is_tight: false,
             reserved: 0,
             held: BTreeMap::new(),
             tickets: 0,
         }
     }
 
-    /// Queues a run, at the cost of the youngest of the least urgent ones if the queue is full and that one is less urgent.
+    /// Queues a run, at the cost of one of the least urgent ones if the queue is full and that one is less urgent.
     ///
     /// # Errors
     /// The queue is full, or the expected wait is longer than the run can bear.
     pub fn offer(&mut self, waiting: Waiting<R, T>) -> Result<Offered<R>, Refused> {
         let now_ms = waiting.enqueued_at_ms;
-        let tokens = u64::from(waiting.prompt_tokens) + self.rates.expected_output(waiting.ceiling);
-        let estimate_ms = self.wait_ms(
-            &waiting.tenant,
-            waiting.priority,
-            waiting.prompt_tokens,
-            tokens,
-            now_ms,
-        );
         let class = self.config.class_of(waiting.prompt_tokens);
-        self.bounds(waiting.priority, class, estimate_ms)?;
-        let ends_ms = now_ms
+        let estimate_ms = self.wait_ms(&waiting.tenant, waiting.priority, class, now_ms);
+        self.bounds(&waiting.tenant, waiting.priority, class, estimate_ms)?;
+        let service_us = self
+            .rates
+            .seat_us(class, waiting.prompt_tokens, waiting.ceiling);
+        let end_ms = now_ms
             .saturating_add(estimate_ms)
-            .saturating_add(self.rates.service_ms(waiting.ceiling));
+            .saturating_add(service_us / 1000);
         let is_late = waiting
             .deadline_ms
-            .is_some_and(|deadline| deadline <= now_ms || ends_ms > deadline);
+            .is_some_and(|at| end_ms > at || at <= now_ms);
         if is_late || estimate_ms > waiting.max_wait_ms {
-            return Err(Refused::DeadlineUnmeetable { estimate_ms });
+            return Err(Refused::DeadlineUnmeetable {
+                estimate_ms,
+                service_ms: service_us / 1000,
+                is_late,
+            });
         }
         let displaced = if self.depths.total >= self.config.max_depth {
             let victim = self.least_urgent(waiting.priority);
@@ -93,12 +101,12 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
                 bound: self.config.max_depth,
                 estimate_ms,
             })?;
-            Some(self.take(ticket).waiting.run)
+            Some(self.take(ticket, now_ms).waiting.run)
         } else {
             None
         };
         let ticket = self.insert(waiting, class);
-        self.rates.set_busy(true, now_ms);
+        self.rates.set_waiting(true, now_ms);
         Ok(Offered {
             ticket,
             estimate_ms,
@@ -117,6 +125,9 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
     /// something changed. A run that goes takes its seat out of the caller's next `capacity`.
     pub fn next(&mut self, now_ms: u64, capacity: &Capacity) -> Option<Decision<R>> {
         self.seats = capacity.seats;
+        self.total = capacity.total.max(capacity.seats);
+        let busy = self.total - self.seats;
+        self.rates.look(self.total.into(), busy.into(), now_ms);
         if let Some(expired) = self.expire(now_ms) {
             return Some(Decision::Expired(expired));
         }
@@ -125,15 +136,18 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         }
         let ticket = self.choose(now_ms, capacity)?;
         let entry = &self.entries[&ticket];
-        let (priority, class, tokens) = (entry.waiting.priority, entry.class, entry.tokens);
+        let (priority, class, tokens) = (entry.waiting.priority, entry.class, entry.weight.tokens);
         let tenant = entry.waiting.tenant.clone();
         let fair = &mut self.fair[priority as usize];
         fair.charge(&tenant, class, tokens, &self.config.class_weights);
         self.served_ms[priority as usize] = now_ms;
-        let entry = self.take(ticket);
+        let entry = self.take(ticket, now_ms);
+        self.is_tight = false;
         self.seats -= 1;
+        let busy = self.total - self.seats;
+        self.rates.look(self.total.into(), busy.into(), now_ms);
         *self.held.entry(tenant).or_default() += 1;
-        self.rates.set_busy(!self.entries.is_empty(), now_ms);
+        self.rates.set_waiting(!self.entries.is_empty(), now_ms);
         Some(Decision::Start(Started {
             run: entry.waiting.run,
             ticket: Ticket(ticket),
@@ -144,15 +158,18 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
     /// Takes a run out that nobody wants any more. `None` when it does not wait (any more).
     pub fn cancel(&mut self, ticket: Ticket, now_ms: u64) -> Option<R> {
         self.entries.get(&ticket.0)?;
-        let entry = self.take(ticket.0);
-        self.rates.set_busy(!self.entries.is_empty(), now_ms);
+        let entry = self.take(ticket.0, now_ms);
+        self.rates.set_waiting(!self.entries.is_empty(), now_ms);
         Some(entry.waiting.run)
     }
 
     /// A run of this pool ended on its worker: a seat is free again.
     pub fn observe_finished(&mut self, finished: &Finished, now_ms: u64) {
-        self.rates.finished(finished, now_ms);
-        self.seats = self.seats.saturating_add(1);
+        let class = self.config.class_of(finished.prompt_tokens);
+        self.rates.finished(class, finished, now_ms);
+        self.seats = self.seats.saturating_add(1).min(self.total);
+        let busy = self.total - self.seats;
+        self.rates.look(self.total.into(), busy.into(), now_ms);
     }
 
     /// The pool's workers computed so many tokens (prompt and output) since the last call.
@@ -172,8 +189,7 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         self.wait_ms(
             tenant,
             priority,
-            prompt_tokens,
-            u64::from(prompt_tokens),
+            self.config.class_of(prompt_tokens),
             now_ms,
         )
     }
@@ -193,66 +209,10 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         &self.config
     }
 
-    fn wait_ms(
-        &self,
-        tenant: &T,
-        priority: Priority,
-        prompt_tokens: u32,
-        tokens: u64,
-        now_ms: u64,
-    ) -> u64 {
-        let (level, class) = (priority as usize, self.config.class_of(prompt_tokens));
-        let weights = &self.config.class_weights;
-        let (mut runs, mut tokens) = self.fair[level].ahead_of(tenant, class, tokens, weights);
-        for urgent in &self.fair[..level] {
-            let (more_runs, more_tokens) = urgent.waiting();
-            runs += more_runs;
-            tokens += more_tokens;
-        }
-        let seats = u64::from(self.seats_for(tenant));
-        if runs < seats {
-            return 0;
-        }
-        // The seats that are free now cost no wait.
-        self.rates.wait_ms(runs + 1 - seats, tokens, now_ms)
-    }
-
-    /// The free seats that a tenant may take.
-    fn seats_for(&self, tenant: &T) -> u32 {
-        let held = self.held.get(tenant).copied().unwrap_or(0);
-        // Below its part of the reserve a tenant may take what is there, and beyond that what is not reserved.
-        let of_reserve = self.reserved.saturating_sub(held);
-        self.seats
-            .saturating_sub(self.reserved)
-            .max(of_reserve.min(self.seats))
-    }
-
-    fn bounds(&self, priority: Priority, class: usize, estimate_ms: u64) -> Result<(), Refused> {
-        let level = priority as usize;
-        let checks = [
-            (
-                self.depths.per_priority[level],
-                self.config.max_depth_per_priority[level],
-            ),
-            (
-                self.depths.per_class[level][class],
-                self.config.max_depth_per_class[class],
-            ),
-        ];
-        match checks.into_iter().find(|(depth, bound)| depth >= bound) {
-            Some((depth, bound)) => Err(Refused::QueueFull {
-                depth,
-                bound,
-                estimate_ms,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// The youngest run of the least urgent priority below this one.
+    /// Of the least urgent priority below this one, the youngest run of whoever has most waiting.
     fn least_urgent(&self, priority: Priority) -> Option<u64> {
-        let below = &self.by_priority[priority as usize + 1..];
-        below.iter().rev().find_map(|queue| queue.last().copied())
+        let below = &self.fair[priority as usize + 1..];
+        below.iter().rev().find_map(Fair::youngest_of_largest)
     }
 
     fn expire(&mut self, now_ms: u64) -> Option<Expired<R>> {
@@ -260,8 +220,8 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         if at > now_ms {
             return None;
         }
-        let waiting = self.take(ticket).waiting;
-        self.rates.set_busy(!self.entries.is_empty(), now_ms);
+        let waiting = self.take(ticket, now_ms).waiting;
+        self.rates.set_waiting(!self.entries.is_empty(), now_ms);
         let why = match waiting.deadline_ms {
             Some(deadline) if deadline <= at => ExpiredWhy::Deadline,
             _ => ExpiredWhy::MaxWait,
@@ -284,16 +244,18 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
                 if self.seats_for(&entry.waiting.tenant) == 0 {
                     continue;
                 }
-                if entry.tokens <= capacity.kv_tokens {
+                if entry.weight.tokens <= capacity.kv_tokens {
                     chosen = Some(ticket);
                     break 'search;
                 }
-                if entry.passed >= self.config.max_passed {
+                let is_next = entry.passed >= self.config.max_passed;
+                passed.push(ticket);
+                if is_next {
                     break 'search;
                 }
-                passed.push(ticket);
             }
         }
+        self.is_tight = chosen.is_none() && !passed.is_empty();
         if chosen.is_some() {
             for ticket in passed {
                 if let Some(entry) = self.entries.get_mut(&ticket) {
@@ -327,19 +289,26 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         let ticket = self.tickets;
         self.tickets += 1;
         let level = waiting.priority as usize;
-        let tokens = u64::from(waiting.prompt_tokens) + self.rates.expected_output(waiting.ceiling);
+        let output = self.rates.expected_output(class, waiting.ceiling);
+        let weight = Weight {
+            tokens: u64::from(waiting.prompt_tokens) + output,
+            us: self
+                .rates
+                .seat_us(class, waiting.prompt_tokens, waiting.ceiling),
+        };
+        let now_ms = waiting.enqueued_at_ms;
         let patience = waiting.enqueued_at_ms.saturating_add(waiting.max_wait_ms);
         let expires_ms = waiting.deadline_ms.map_or(patience, |at| at.min(patience));
         self.by_expiry.insert((expires_ms, ticket));
         self.by_priority[level].insert(ticket);
-        self.fair[level].add(&waiting.tenant, class, ticket, tokens);
+        self.fair[level].add(&waiting.tenant, class, ticket, weight, now_ms);
         self.depths.total += 1;
         self.depths.per_priority[level] += 1;
         self.depths.per_class[level][class] += 1;
         let entry = Entry {
             waiting,
             class,
-            tokens,
+            weight,
             expires_ms,
             passed: 0,
         };
@@ -347,12 +316,13 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         Ticket(ticket)
     }
 
-    fn take(&mut self, ticket: u64) -> Entry<R, T> {
+    fn take(&mut self, ticket: u64, now_ms: u64) -> Entry<R, T> {
         let entry = self.entries.remove(&ticket).expect("the run waits");
         let level = entry.waiting.priority as usize;
         self.by_expiry.remove(&(entry.expires_ms, ticket));
         self.by_priority[level].remove(&ticket);
-        self.fair[level].remove(&entry.waiting.tenant, entry.class, ticket, entry.tokens);
+        let (tenant, weight) = (&entry.waiting.tenant, entry.weight);
+        self.fair[level].remove(tenant, entry.class, ticket, weight, now_ms);
         self.depths.total -= 1;
         self.depths.per_priority[level] -= 1;
         self.depths.per_class[level][entry.class] -= 1;

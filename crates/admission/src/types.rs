@@ -96,7 +96,7 @@ pub struct Offered<R> {
     pub ticket: Ticket,
     /// How long it is expected to wait; 0 before anything was measured.
     pub estimate_ms: u64,
-    /// The queue was full and this less urgent run lost its place: it is refused now, as [`Refused::QueueFull`] says.
+    /// The queue was full and this less urgent run was shed: it must be ended, and told why.
     pub displaced: Option<R>,
 }
 
@@ -116,18 +116,26 @@ pub enum Refused {
         estimate_ms: u64,
     },
     /// It would not start within its patience, or not end before its deadline.
-    #[error("the wait would be about {estimate_ms} ms, too long for the run's deadline")]
+    #[error(
+        "the wait would be about {estimate_ms} ms, too long for the run's deadline or patience"
+    )]
     DeadlineUnmeetable {
         /// Expected wait.
         estimate_ms: u64,
+        /// Expected time from its start to its end.
+        service_ms: u64,
+        /// It would not end before its deadline; else its patience is too short.
+        is_late: bool,
     },
 }
 
-/// What the workers could take now. Both numbers are of the one worker that has most room.
+/// What the workers could take now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Runs that could be sent now.
+    /// Runs that could be sent now, to all workers together.
     pub seats: u32,
+    /// Seats of all workers, free or not.
+    pub total: u32,
     /// KV tokens that are free or evictable where there is most room.
     pub kv_tokens: u64,
 }
@@ -177,6 +185,8 @@ pub enum ExpiredWhy {
 /// A run that ended on a worker, whatever its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
     /// Output tokens made.
     pub output_tokens: u32,
     /// Output tokens it might have made.

@@ -62,6 +62,8 @@ pub enum ErrorCode {
     KvShareExceeded,
     /// The queue is at its bound.
     QueueFull,
+    /// More urgent runs came and took its place in the queue.
+    Shed,
     /// The estimate says that the deadline or the maximum wait cannot be met.
     DeadlineUnmeetable,
     /// No worker can take the run.
@@ -143,6 +145,7 @@ impl ErrorCode {
             | Self::ConcurrencyLimited
             | Self::KvShareExceeded
             | Self::QueueFull
+            | Self::Shed
             | Self::DeadlineUnmeetable => S::TOO_MANY_REQUESTS,
             Self::NoHealthyWorker | Self::StoreUnavailable | Self::Draining => {
                 S::SERVICE_UNAVAILABLE
@@ -172,6 +175,7 @@ impl ErrorCode {
                 | Self::ConcurrencyLimited
                 | Self::KvShareExceeded
                 | Self::QueueFull
+                | Self::Shed
                 | Self::NoHealthyWorker
                 | Self::StoreUnavailable
                 | Self::Draining

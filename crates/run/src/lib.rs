@@ -19,5 +19,5 @@ pub use id::{Epoch, ParseRunIdError, RunId, Sequence};
 pub use life::{Extension, Illegal, NotExtended, Progress, Step, Terminal, next};
 pub use payload::payload_hash;
 pub use replay::Replay;
-pub use run::{Decision, DecisionReason, Price, Run, RunStatus, WorkOrder};
+pub use run::{Decision, DecisionReason, Expected, Price, Run, RunStatus, Start, WorkOrder};
 pub use verdict::{Phase, PolicyAction, Verdict};

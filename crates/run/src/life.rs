@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::{Epoch, FinishReason, Run, RunStatus, Sequence, Usage, Verdict};
+use crate::{Epoch, FinishReason, Run, RunStatus, Sequence, Start, Usage, Verdict};
 
 /// What can happen to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,8 +134,8 @@ pub struct Extension<'a> {
     pub output_tokens: u64,
     /// The run's `output_index` afterwards.
     pub output_index: u64,
-    /// Set when a worker took the run up: prompt tokens reused, and who.
-    pub started: Option<(u64, &'a str)>,
+    /// Set when a worker took the run up.
+    pub started: Option<&'a Start>,
     /// Set when the last event is terminal.
     pub terminal: Option<&'a Terminal>,
     /// What policies decided about these events.
@@ -251,8 +251,10 @@ impl Run {
             after.end(self, terminal)?;
         }
         self.set_progress(after);
-        if let Some((_, worker)) = new.started {
-            self.decision.worker = Some(worker.to_owned());
+        if let Some(start) = new.started {
+            self.decision.worker = Some(start.worker.clone());
+            self.decision.expected.predicted_ms = start.predicted_ms;
+            self.decision.expected.affinity_tokens = start.affinity_tokens;
         }
         for verdict in new.verdicts {
             verdict.add_to(&mut self.verdicts);
@@ -316,7 +318,7 @@ impl Progress {
                 "started" if announced.is_some() && !ended => {
                     self.step(Step::Start)?;
                     self.started_at_ms = Some(new.now_ms);
-                    self.cached_tokens = announced.take().map_or(0, |(cached, _)| cached);
+                    self.cached_tokens = announced.take().map_or(0, |start| start.cached_tokens);
                 }
                 "delta" if !ended => {
                     self.step(Step::Output)?;

@@ -83,6 +83,40 @@ pub struct Decision {
     /// Worker that took it, once dispatched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
+    /// What was expected of it.
+    #[serde(flatten)]
+    pub expected: Expected,
+}
+
+/// What was known when a run was let in and sent; absent where it was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Expected {
+    /// Wait in the queue, as estimated at admission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_ms: Option<u64>,
+    /// Generation of the routing table whose coin alone chose the version: the run is evidence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+    /// From its dispatch to its first token, as predicted of the worker that took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_ms: Option<u64>,
+    /// Prompt tokens that the worker was thought to have in its prefix cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity_tokens: Option<u64>,
+}
+
+/// A worker took a run up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// Prompt tokens whose KV it reused.
+    pub cached_tokens: u64,
+    /// Which worker.
+    pub worker: String,
+    /// As in [`Expected`].
+    pub predicted_ms: Option<u64>,
+    /// As in [`Expected`].
+    pub affinity_tokens: Option<u64>,
 }
 
 /// Micro-units per token, fixed when the run was accepted.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use weir_budget::{Ask, Limits, Refusal};
 use weir_ledger::{Chain, Day, Head, Link};
 use weir_run::{
-    Decision, Epoch, Illegal, Run, RunId, RunStatus, Sequence, Terminal, Usage, Verdict, WorkOrder,
+    Decision, Epoch, Illegal, Run, RunId, RunStatus, Sequence, Start, Terminal, Usage, Verdict,
+    WorkOrder,
 };
 
 use crate::upkeep::{ChainDay, Note, Noted, Purge, Purged, Repair, Repaired, Scrub};
@@ -75,7 +76,7 @@ pub struct Append {
     /// Rows of worker output these events cover: the run's `output_index` afterwards.
     pub output_index: u64,
     /// Set when the worker took the run up: prompt tokens reused, and who.
-    pub started: Option<(u64, String)>,
+    pub started: Option<Start>,
     /// Set when the last event is terminal: the reservation is settled in the same commit.
     pub terminal: Option<Terminal>,
     /// What policies decided about these events; kept in the run's row.

@@ -8,13 +8,13 @@ mod queue;
 mod refusal;
 mod request;
 mod tokenize;
+mod trial;
 mod turns;
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 use weir_budget::{Ask, Limits};
-use weir_protocol::error::ErrorCode;
 use weir_run::{EventKind, Run, RunId};
 use weir_store::fault::{broken, point};
 use weir_store::{Admission, Admit};
@@ -26,15 +26,16 @@ pub(crate) use request::{Input, Params, RunRequest, Sampling, Shape, parse_repla
 pub(crate) use tokenize::TokenizerPool;
 
 use crate::clock::{new_run_id, now_ms};
-use crate::core::{Core, QUEUE_WAIT};
-use crate::directory::{Candidate, Directory};
+use crate::core::{Core, SHED};
+use crate::directory::{Candidate, Directory, Target};
 use crate::error::{ApiError, ApiResult};
 use crate::hub::encode;
 use crate::link::{Ending, Job, Writer};
 use crate::recover::submit_of;
-use crate::snapshot::Tenant;
+use crate::snapshot::{ServedVersion, Tenant};
 use plan::Plan;
 use queue::{Newcomer, Slot};
+use trial::Trial;
 
 /// A run that answers a request.
 pub(crate) struct Admitted {
@@ -44,12 +45,12 @@ pub(crate) struct Admitted {
 }
 
 impl Core {
-    /// Lets a request in, or says what stands against it. `first` is the version that routing chose.
+    /// Lets a request in, or says what stands against it.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         directory: &Directory,
         tenant: &Tenant,
-        first: Candidate,
+        target: &Target,
         request: RunRequest,
     ) -> ApiResult<Admitted> {
         let begun = Instant::now();
@@ -60,35 +61,62 @@ impl Core {
         if self.is_draining() {
             return Err(refusal::draining());
         }
+        let request = &request;
         request.check_priority(tenant)?;
-        let mut candidates = vec![first];
-        if request.allow_fallback {
-            candidates.extend(directory.fallbacks(tenant, &candidates[0].version));
-        }
-        let last = candidates.len() - 1;
-        for (place, candidate) in candidates.into_iter().enumerate() {
-            let request = &request;
-            let plan = self.plan(tenant, candidate, request).await?;
-            point("admit.planned");
-            let id = new_run_id();
-            match self.take_place(directory, tenant, (id, &plan), request) {
-                Ok(slot) => {
-                    // Its turn may be now: then it holds a seat while it becomes durable, and no place in the line.
-                    let version = Arc::clone(&plan.candidate.version);
-                    self.pump(&version.digest);
-                    let admitted = self.commit(tenant, request, (id, plan), slot).await;
-                    self.metrics
-                        .admission_seconds
-                        .observe(begun.elapsed().as_secs_f64());
-                    // The run can go now; or its seat is free again.
-                    self.pump(&version.digest);
-                    return admitted;
+        let id = new_run_id();
+        let is_ready = |version: &ServedVersion| self.links.any(&version.digest);
+        let first = directory.assign(tenant, target, id, is_ready)?;
+        let trial = Trial {
+            run: id,
+            tenant,
+            candidate: &first.clone(),
+        };
+        let plan = self.plan(tenant, first, request).await;
+        let plan = plan.inspect_err(|refused| trial.refused(self, refused))?;
+        point("admit.planned");
+        let (plan, slot) = match self.take_place(directory, tenant, (id, &plan), request) {
+            Ok(slot) => (plan, slot),
+            Err(refused) => {
+                trial.overloaded(self);
+                let first = &plan.candidate.version;
+                let asked = directory.fallbacks(tenant, first, request.allow_fallback);
+                let other = self.stand_in(directory, tenant, (id, asked), request).await;
+                match other {
+                    Some(other) => other,
+                    None => return Err(self.first_refusal(tenant, &plan, refused).await?),
                 }
-                Err(_) if place < last => {}
-                Err(refused) => return Err(self.first_refusal(tenant, &plan, refused).await?),
+            }
+        };
+        // Its turn may be now: then it holds a seat while it becomes durable, and no place in the line.
+        let version = Arc::clone(&plan.candidate.version);
+        self.pump(&version.digest);
+        let admitted = self.commit(tenant, request, (id, plan), slot).await;
+        self.metrics
+            .admission_seconds
+            .observe(begun.elapsed().as_secs_f64());
+        // The run can go now; or its seat is free again.
+        self.pump(&version.digest);
+        admitted
+    }
+
+    /// The first smaller model that takes the run: tokenized again with its own tokenizer, and billed at its own price. One that the
+    /// prompt does not fit, or that has no place either, is passed over.
+    async fn stand_in(
+        self: &Arc<Self>,
+        directory: &Directory,
+        tenant: &Tenant,
+        (id, candidates): (RunId, Vec<Candidate>),
+        request: &RunRequest,
+    ) -> Option<(Plan, Slot)> {
+        for candidate in candidates {
+            let Ok(plan) = self.plan(tenant, candidate, request).await else {
+                continue;
+            };
+            if let Ok(slot) = self.take_place(directory, tenant, (id, &plan), request) {
+                return Some((plan, slot));
             }
         }
-        Err(ApiError::new(ErrorCode::Internal, "no version was tried"))
+        None
     }
 
     /// The run that already has the request's key. Repeats find it whatever became of limits, queues and models meanwhile.
@@ -107,16 +135,16 @@ impl Core {
         }
     }
 
-    /// Takes a place in the line of the plan's version.
+    /// Takes a place in the line of the plan's version. Who is shed for it ends here.
     fn take_place(
-        &self,
+        self: &Arc<Self>,
         directory: &Directory,
         tenant: &Tenant,
         (id, plan): (RunId, &Plan),
         request: &RunRequest,
     ) -> ApiResult<Slot> {
         let version = &plan.candidate.version;
-        if !self.links.any(&version.pool, &version.digest) {
+        if !self.links.any(&version.digest) {
             return Err(refusal::no_worker(&version.model));
         }
         let pool = directory.pool(&version.pool);
@@ -133,9 +161,12 @@ impl Core {
                 .min(request.max_queue_ms.unwrap_or(u64::MAX)),
             deadline_in_ms: request.deadline_ms.map(|at| at.saturating_sub(now)),
         };
-        self.queues
-            .offer(version, &pool, &newcomer)
-            .map_err(|refused| refusal::line(&refused, request, &pool))
+        let offered = self.queues.offer(version, &pool, &newcomer);
+        let (slot, shed) = offered.map_err(|refused| refusal::line(&refused, &newcomer, &pool))?;
+        if let Some(job) = shed {
+            self.end_unsent(*job, Ending::of(&SHED));
+        }
+        Ok(slot)
     }
 
     /// The queue or the workers said no; limits that stand before them in the order of refusal are reported first.
@@ -174,7 +205,7 @@ impl Core {
         point("admit.placed");
         let (ask, limits) = self.ask(tenant, &plan);
         let now = now_ms();
-        let run = plan.run(id, tenant, request, now);
+        let run = plan.run((id, slot.estimate_ms), tenant, request, now);
         let work = plan.work(tenant, request);
         let accepted = encode(
             1,
@@ -213,6 +244,12 @@ impl Core {
         }
         std::mem::forget(guard);
         point("admit.durable");
+        Trial {
+            run: id,
+            tenant,
+            candidate: &plan.candidate,
+        }
+        .accepted(self);
         self.hub.publish(&live, [accepted]);
         point("admit.published");
         self.set_times(&live, request.deadline_ms, slot.max_wait_ms);
@@ -220,10 +257,11 @@ impl Core {
             submit: submit_of(id, run.epoch.0, work),
             writer: Writer::new(live, &run),
             pool: run.pool.clone(),
+            dispatch: None,
             attempts: 0,
         };
-        if let Err(job) = self.queues.push(slot, Box::new(job)) {
-            self.end_unsent(*job, Ending::of(&QUEUE_WAIT));
+        if let Err((job, why)) = self.queues.push(slot, Box::new(job)) {
+            self.end_unsent(*job, Ending::of(&why));
         }
         point("admit.queued");
         Ok(Admitted {

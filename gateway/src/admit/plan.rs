@@ -9,7 +9,7 @@ use weir_grammar::{ToolFormat, ToolSpec};
 use weir_protocol::error::ErrorCode;
 use weir_protocol::worker::grammar::Kind;
 use weir_protocol::worker::{Grammar, Sampling as WireSampling, Submit};
-use weir_run::{Decision, Epoch, Run, RunId, RunStatus, Sequence, WorkOrder};
+use weir_run::{Decision, Epoch, Expected, Run, RunId, RunStatus, Sequence, WorkOrder};
 
 use super::request::{RunRequest, Sampling, Shape};
 use crate::core::Core;
@@ -123,8 +123,15 @@ impl Plan {
     }
 
     /// The row of the accepted run.
-    pub(super) fn run(&self, id: RunId, tenant: &Tenant, request: &RunRequest, now: u64) -> Run {
+    pub(super) fn run(
+        &self,
+        (id, estimate_ms): (RunId, u64),
+        tenant: &Tenant,
+        request: &RunRequest,
+        now: u64,
+    ) -> Run {
         let version = Arc::clone(&self.candidate.version);
+        let trial = self.candidate.trial.as_ref();
         let ask = self.ask();
         Run {
             id,
@@ -139,6 +146,11 @@ impl Plan {
                 requested: request.requested.clone(),
                 reason: self.candidate.reason,
                 worker: None,
+                expected: Expected {
+                    estimate_ms: Some(estimate_ms),
+                    generation: trial.map(|table| table.order.generation),
+                    ..Expected::default()
+                },
             },
             status: RunStatus::Accepted,
             epoch: Epoch(1),

@@ -1,16 +1,17 @@
 //! Runs that wait for a worker: one line for each model version. Who goes next is decided by `weir_admission`; this file keeps the jobs.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use weir_admission::{
-    Admission, CLASSES, Capacity, Config, Decision, ExpiredWhy, Finished, Offered, Refused, Ticket,
-    Waiting,
+    Admission, Capacity, Config, Decision, ExpiredWhy, Finished, Offered, Refused, Ticket, Waiting,
 };
 use weir_run::RunId;
 
+use crate::core::{QUEUE_WAIT, SHED};
+use crate::hub::Intent;
 use crate::link::Job;
 use crate::snapshot::{Pool, ServedVersion};
 
@@ -32,6 +33,8 @@ struct Line {
     granted: HashMap<RunId, String>,
     /// Runs that had their turn already.
     returning: VecDeque<Box<Job>>,
+    /// Runs that were shed before they were durable.
+    shed: HashSet<RunId>,
 }
 
 /// A place in a line, given back unless it is used.
@@ -40,6 +43,8 @@ pub(crate) struct Slot {
     digest: String,
     run: RunId,
     pub(crate) max_wait_ms: u64,
+    /// How long it is expected to wait.
+    pub(crate) estimate_ms: u64,
     used: bool,
 }
 
@@ -81,7 +86,18 @@ impl Line {
             jobs: HashMap::new(),
             granted: HashMap::new(),
             returning: VecDeque::new(),
+            shed: HashSet::new(),
         }
+    }
+
+    /// A run lost its place to a more urgent one: its job, if it is durable. If not, it learns of it when it is.
+    fn shed(&mut self, run: RunId) -> Option<Box<Job>> {
+        self.tickets.remove(&run);
+        let job = self.jobs.remove(&run);
+        if job.is_none() {
+            self.shed.insert(run);
+        }
+        job
     }
 
     fn is_empty(&self) -> bool {
@@ -95,13 +111,14 @@ impl Queues {
         self.begun.elapsed().as_millis() as u64
     }
 
-    /// Takes a place in the line of a version, or says why there is none.
+    /// Takes a place in the line of a version, or says why there is none. A less urgent run that was shed for it comes with the place:
+    /// it is to be ended.
     pub(crate) fn offer(
         &self,
         version: &ServedVersion,
         pool: &Pool,
         newcomer: &Newcomer<'_>,
-    ) -> Result<Slot, Refused> {
+    ) -> Result<(Slot, Option<Box<Job>>), Refused> {
         let now = self.now_ms();
         let config = config(pool);
         let mut lines = self.lines.lock();
@@ -111,7 +128,7 @@ impl Queues {
         if *line.admission.config() != config && line.is_empty() {
             *line = Line::new(&pool.name, config);
         }
-        let Offered { ticket, .. } = line.admission.offer(Waiting {
+        let offered = line.admission.offer(Waiting {
             run: newcomer.run,
             tenant: newcomer.tenant.to_owned(),
             priority: newcomer.priority,
@@ -121,22 +138,30 @@ impl Queues {
             deadline_ms: newcomer.deadline_in_ms.map(|left| now.saturating_add(left)),
             enqueued_at_ms: now,
         })?;
+        let Offered {
+            ticket,
+            estimate_ms,
+            displaced,
+        } = offered;
         let place = (ticket, newcomer.tenant.to_owned());
         line.tickets.insert(newcomer.run, place);
-        Ok(Slot {
+        let shed = displaced.and_then(|run| line.shed(run));
+        let slot = Slot {
             queues: self.clone(),
             digest: version.digest.clone(),
             run: newcomer.run,
             max_wait_ms: newcomer.max_wait_ms,
+            estimate_ms,
             used: false,
-        })
+        };
+        Ok((slot, shed))
     }
 
-    /// The run is durable: from now on it can go. Gives it back where it lost its place meanwhile.
-    pub(crate) fn push(&self, mut slot: Slot, job: Box<Job>) -> Result<(), Box<Job>> {
+    /// The run is durable: from now on it can go. Gives it back where it lost its place meanwhile, with the reason.
+    pub(crate) fn push(&self, mut slot: Slot, job: Box<Job>) -> Result<(), (Box<Job>, Intent)> {
         let mut lines = self.lines.lock();
         let Some(line) = lines.get_mut(&slot.digest) else {
-            return Err(job);
+            return Err((job, QUEUE_WAIT));
         };
         let outcome = if line.granted.remove(&slot.run).is_some() {
             line.returning.push_back(job);
@@ -144,8 +169,10 @@ impl Queues {
         } else if line.tickets.contains_key(&slot.run) {
             line.jobs.insert(slot.run, job);
             Ok(())
+        } else if line.shed.remove(&slot.run) {
+            Err((job, SHED))
         } else {
-            Err(job)
+            Err((job, QUEUE_WAIT))
         };
         slot.used = true;
         outcome
@@ -262,6 +289,7 @@ impl Drop for Slot {
         let now = self.queues.now_ms();
         if let Some(line) = self.queues.lines.lock().get_mut(&self.digest) {
             line.granted.remove(&self.run);
+            line.shed.remove(&self.run);
             if let Some((ticket, _)) = line.tickets.remove(&self.run) {
                 line.admission.cancel(ticket, now);
             }
@@ -269,14 +297,17 @@ impl Drop for Slot {
     }
 }
 
-/// There is no bound for all priorities together: an accepted run must not lose its place to a more urgent one. Nor for classes: their
-/// turns protect short prompts, and a bound of their own would refuse long ones while there is room.
+/// Each priority has the bound that the pool gives it; all together have twice the largest of them, and beyond that the least urgent
+/// are shed for more urgent ones. Medium prompts may take three quarters of a priority's places and long ones half, so that places are
+/// left for short ones however many long ones come.
 fn config(pool: &Pool) -> Config {
     let depths = pool.queues.map(|queue| queue.max_depth);
+    let most = depths.into_iter().max().unwrap_or(0);
+    let part = |of: u32, quarters: u32| (u64::from(of) * u64::from(quarters)).div_ceil(4) as u32;
     Config {
-        max_depth: u32::MAX,
+        max_depth: most.saturating_mul(2),
         max_depth_per_priority: depths,
-        max_depth_per_class: [u32::MAX; CLASSES],
+        max_depth_per_class: [most, part(most, 3), part(most, 2)],
         class_bounds: pool.class_bounds,
         ..Config::default()
     }

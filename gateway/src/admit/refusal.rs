@@ -7,7 +7,7 @@ use weir_protocol::error::ErrorCode;
 use weir_run::RunId;
 
 use super::plan::Plan;
-use super::request::RunRequest;
+use super::queue::Newcomer;
 use crate::clock::{now_ms, rfc3339};
 use crate::error::ApiError;
 use crate::snapshot::Pool;
@@ -45,8 +45,8 @@ pub(super) fn no_worker(model: &str) -> ApiError {
 }
 
 /// The line of a version takes no more, or not in time.
-pub(super) fn line(refused: &Refused, request: &RunRequest, pool: &Pool) -> ApiError {
-    match refused {
+pub(super) fn line(refused: &Refused, newcomer: &Newcomer<'_>, pool: &Pool) -> ApiError {
+    match *refused {
         Refused::QueueFull {
             depth,
             bound,
@@ -54,27 +54,39 @@ pub(super) fn line(refused: &Refused, request: &RunRequest, pool: &Pool) -> ApiE
         } => ApiError::new(
             ErrorCode::QueueFull,
             format!(
-                "{depth} runs wait in pool {:?}, which is its bound; try again",
+                "{depth} runs of this kind wait in pool {:?}, which is its bound; try again",
                 pool.name
             ),
         )
-        .retry_after_ms((*estimate_ms).clamp(100, 60_000))
+        // Half of the queue is gone by then.
+        .retry_after_ms((estimate_ms / 2).clamp(100, 60_000))
         .details(json!({"queueDepth": depth, "maxQueueDepth": bound, "estimateMs": estimate_ms})),
-        Refused::DeadlineUnmeetable { estimate_ms } => {
-            let (what, param) = match request.deadline_ms {
-                Some(_) => ("the run would not end before its deadline", "deadline"),
-                None => (
-                    "the run would not start within maxQueueMs and the pool's maxWait",
-                    "maxQueueMs",
-                ),
-            };
-            ApiError::new(
-                ErrorCode::DeadlineUnmeetable,
-                format!("{what}: the wait alone is estimated at {estimate_ms} ms; allow more time or ask for less"),
-            )
-            .param(param)
-            .details(json!({"estimateMs": estimate_ms}))
-        }
+        Refused::DeadlineUnmeetable {
+            estimate_ms,
+            service_ms,
+            is_late: true,
+        } => ApiError::new(
+            ErrorCode::DeadlineUnmeetable,
+            format!("the run would not end before its deadline: it would wait about {estimate_ms} ms and take about {service_ms} ms; allow more time or ask for less"),
+        )
+        .param("deadline")
+        .details(json!({"estimateMs": estimate_ms, "serviceMs": service_ms})),
+        Refused::DeadlineUnmeetable {
+            estimate_ms,
+            service_ms,
+            is_late: false,
+        } => ApiError::new(
+            ErrorCode::DeadlineUnmeetable,
+            format!(
+                "the run would not start within the {} ms that maxQueueMs and the pool's maxWait allow: it would wait about {estimate_ms} ms; allow more time or try again",
+                newcomer.max_wait_ms
+            ),
+        )
+        .param("maxQueueMs")
+        // Without a deadline the same request is met once the queue is shorter.
+        .should_retry(newcomer.deadline_in_ms.is_none())
+        .retry_after_ms(estimate_ms.saturating_sub(newcomer.max_wait_ms).clamp(100, 60_000))
+        .details(json!({"estimateMs": estimate_ms, "serviceMs": service_ms, "maxWaitMs": newcomer.max_wait_ms})),
     }
 }
 
@@ -111,6 +123,8 @@ pub(super) fn limit(refusal: &Refusal, plan: &Plan) -> ApiError {
         Refusal::TokenRate { retry_after_ms, limit, available, needed } => {
             ApiError::new(ErrorCode::RateLimited, format!("{refusal}; wait for the next minute or ask for less"))
                 .retry_after_ms(*retry_after_ms)
+                // More than a whole minute's worth fits no minute.
+                .should_retry(needed <= limit)
                 .details(json!({"tokensPerMinute": limit, "availableTokens": available, "neededTokens": needed}))
         }
         Refusal::Concurrency { limit } => ApiError::new(
@@ -118,12 +132,14 @@ pub(super) fn limit(refusal: &Refusal, plan: &Plan) -> ApiError {
             format!("{refusal}; wait for one to end or cancel one"),
         )
         .retry_after_ms(1000)
+        .should_retry(*limit > 0)
         .details(json!({"concurrentRuns": limit})),
         Refusal::KvShare { limit, held, needed } => ApiError::new(
             ErrorCode::KvShareExceeded,
             format!("{refusal}; wait for a run to end or ask for less"),
         )
         .retry_after_ms(1000)
+        .should_retry(needed <= limit && *limit > 0)
         .details(json!({"kvTokens": limit, "heldTokens": held, "neededTokens": needed})),
         Refusal::Key { refusal, key } => limit(refusal, plan).of_key(key),
     }

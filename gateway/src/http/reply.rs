@@ -61,7 +61,7 @@ pub(crate) fn error(error: &ApiError) -> Response<Body> {
     let body = error.body();
     let mut response = json(error.code().status(), &ErrorEnvelope { error: body });
     let headers = response.headers_mut();
-    let retry = if error.code().is_retryable() {
+    let retry = if error.is_retryable() {
         "true"
     } else {
         // OpenAI's clients repeat 409 and 429 on their own; where that cannot help they are told.

@@ -100,6 +100,8 @@ impl Link {
             self.core
                 .metrics
                 .saw(created_at_ms, &mut held.shown, &pending.frames);
+            let now = Instant::now();
+            self.core.evidence.shown(run, pending.output_tokens(), now);
             let ended = pending.is_terminal();
             self.core.hub.publish(&held.writer.live, pending.frames);
             if ended {
@@ -121,6 +123,7 @@ impl Link {
             self.core.queues.finished(
                 &held.digest,
                 &Finished {
+                    prompt_tokens: held.writer.prompt_tokens() as u32,
                     output_tokens: held.writer.output_tokens() as u32,
                     ceiling: held.writer.ceiling() as u32,
                     service_ms: held.sent.elapsed().as_millis() as u64,

@@ -2,6 +2,7 @@
 
 mod commit;
 mod connect;
+mod dispatch;
 mod receive;
 mod reconcile;
 mod session;
@@ -14,11 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use weir_admission::Pace;
 use weir_protocol::worker::{EngineLimits, HeldRun, Submit, WorkerStatus};
 use weir_run::RunId;
 
 pub(crate) use commit::{Outcome, append_durably, take_over_durably};
 pub(crate) use connect::look;
+pub(crate) use dispatch::{Dispatch, prefixes};
 pub(crate) use session::{Link, parse_id};
 pub(crate) use writer::{Ending, Pending, Writer};
 
@@ -29,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) writer: Writer,
     pub(crate) submit: Submit,
     pub(crate) pool: String,
+    /// What is expected of it on the worker that it goes to.
+    pub(crate) dispatch: Option<Dispatch>,
     /// How often a worker took it and lost it before it started.
     pub(crate) attempts: u32,
 }
@@ -56,6 +61,8 @@ pub(crate) enum Command {
 
 /// A link as others see it.
 pub(crate) struct LinkHandle {
+    /// Counts the links of this process.
+    pub(crate) id: u64,
     pub(crate) endpoint: WorkerEndpoint,
     commands: mpsc::UnboundedSender<Command>,
     pub(crate) connected: AtomicBool,
@@ -64,12 +71,16 @@ pub(crate) struct LinkHandle {
     retiring: AtomicBool,
     pub(crate) in_flight: AtomicU32,
     pub(crate) in_flight_tokens: AtomicU64,
+    /// Prompt tokens of runs that were sent and not started.
+    pub(crate) outstanding: AtomicU64,
     /// Runs in flight of each tenant that has any.
     held: Mutex<BTreeMap<String, u32>>,
     pub(crate) facts: Mutex<Facts>,
     begun: Instant,
     /// When the worker last got something done or had nothing to do, in milliseconds since `begun`.
     progress_ms: AtomicU64,
+    /// Runs were taken back because it got nothing done: it has nothing to do now, which proves nothing.
+    is_suspect: AtomicBool,
 }
 
 /// What a worker said of itself.
@@ -78,15 +89,23 @@ pub(crate) struct Facts {
     pub(crate) digests: Vec<String>,
     /// Versions whose runs may have a grammar.
     pub(crate) grammars: Vec<String>,
+    /// Longest sequence of each, where it said so.
+    pub(crate) contexts: BTreeMap<String, u32>,
     pub(crate) limits: EngineLimits,
     pub(crate) status: WorkerStatus,
+    /// How fast it computes, as learned from its statuses.
+    pub(crate) pace: Pace,
 }
+
+/// How many links this process has had.
+static LINKS: AtomicU64 = AtomicU64::new(0);
 
 impl LinkHandle {
     pub(crate) fn new(endpoint: WorkerEndpoint) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
         // Unbounded, but bounded by what it carries: at most two commands for every admitted run.
         let (commands, receiver) = mpsc::unbounded_channel();
         let handle = Self {
+            id: LINKS.fetch_add(1, Ordering::Relaxed),
             endpoint,
             commands,
             connected: AtomicBool::new(false),
@@ -95,6 +114,8 @@ impl LinkHandle {
             retiring: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             in_flight_tokens: AtomicU64::new(0),
+            outstanding: AtomicU64::new(0),
+            is_suspect: AtomicBool::new(false),
             held: Mutex::default(),
             facts: Mutex::default(),
             begun: Instant::now(),
@@ -119,10 +140,24 @@ impl LinkHandle {
         self.is_open() && self.facts.lock().digests.iter().any(|d| d == digest)
     }
 
+    /// Whether it may be sent new runs of a version now: it serves it, and gets done what it has.
+    pub(crate) fn takes(&self, digest: &str) -> bool {
+        self.serves(digest) && !self.is_stalled()
+    }
+
     fn is_open(&self) -> bool {
         self.connected.load(Ordering::Acquire)
             && !self.draining.load(Ordering::Acquire)
             && !self.retiring.load(Ordering::Acquire)
+    }
+
+    /// Whether a sequence of so many tokens fits its context and its memory at all.
+    pub(crate) fn could_hold(&self, digest: &str, tokens: u64) -> bool {
+        let facts = self.facts.lock();
+        let context = facts.contexts.get(digest).copied().unwrap_or(0);
+        let fits_context = context == 0 || tokens <= u64::from(context);
+        let memory = u64::from(facts.limits.blocks_total) * u64::from(facts.limits.block_tokens);
+        fits_context && (memory == 0 || tokens <= memory)
     }
 
     /// KV positions of the worker.
@@ -133,9 +168,14 @@ impl LinkHandle {
 
     /// Runs it could be sent now: a few beyond what it computes at once, so that it never idles between steps.
     pub(crate) fn seats(&self) -> u32 {
+        self.most_seats()
+            .saturating_sub(self.in_flight.load(Ordering::Acquire))
+    }
+
+    /// Seats, free or not.
+    pub(crate) fn most_seats(&self) -> u32 {
         let max_running = self.max_running();
-        let most = max_running + (max_running / 8).max(1);
-        most.saturating_sub(self.in_flight.load(Ordering::Acquire))
+        max_running + (max_running / 8).max(1)
     }
 
     fn max_running(&self) -> u32 {
@@ -169,10 +209,18 @@ impl LinkHandle {
         total.saturating_sub(self.in_flight_tokens.load(Ordering::Acquire))
     }
 
-    /// The worker got something done.
-    pub(crate) fn progressed(&self) {
+    /// The worker got something done; whether it had counted as stalled.
+    pub(crate) fn progressed(&self) -> bool {
+        let was_stalled = self.is_stalled();
         let now = self.begun.elapsed().as_millis() as u64;
         self.progress_ms.store(now, Ordering::Release);
+        self.is_suspect.store(false, Ordering::Release);
+        was_stalled
+    }
+
+    /// Its runs were taken back: it stays out until it gets something done or says itself that it has nothing to do.
+    pub(crate) fn suspect(&self) {
+        self.is_suspect.store(true, Ordering::Release);
     }
 
     /// How long it has had something to do and got nothing done.
@@ -184,9 +232,21 @@ impl LinkHandle {
         now.saturating_sub(self.progress_ms.load(Ordering::Acquire))
     }
 
+    /// It has something to do and gets nothing done: it is left out until it does. Its port says nothing of that.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.is_suspect.load(Ordering::Acquire) || self.stalled_ms() > self.stall_after_ms()
+    }
+
+    /// A worker whose steps are long is given longer before it counts as stalled.
+    pub(crate) fn stall_after_ms(&self) -> u64 {
+        let facts = self.facts.lock();
+        facts.pace.stall_after_ms(facts.limits.max_batch_tokens)
+    }
+
     pub(crate) fn occupy(&self, tenant: &str, tokens: u64) {
         if self.in_flight.load(Ordering::Acquire) == 0 {
-            self.progressed();
+            let now = self.begun.elapsed().as_millis() as u64;
+            self.progress_ms.store(now, Ordering::Release);
         }
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         self.in_flight_tokens.fetch_add(tokens, Ordering::AcqRel);
@@ -206,3 +266,6 @@ impl LinkHandle {
         self.in_flight_tokens.fetch_sub(tokens, Ordering::AcqRel);
     }
 }
+
+#[cfg(test)]
+mod tests;

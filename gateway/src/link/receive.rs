@@ -31,7 +31,9 @@ impl Link {
 
     fn step(&mut self, step: StepOutput) {
         let now = now_ms();
-        self.handle.progressed();
+        if self.handle.progressed() {
+            self.core.workers_changed();
+        }
         for row in step.rows {
             let Some(run) = parse_id(&row.run) else {
                 continue;
@@ -52,10 +54,15 @@ impl Link {
             return Ok(());
         };
         let clean = held.pending.frames.is_empty();
+        let cached = row.started.as_ref().map(|s| u64::from(s.cached_tokens));
         held.writer
             .row(row, &self.handle.endpoint.name, now, &mut held.pending)?;
         if held.writer.started {
             held.submit = None;
+            if let Some(dispatch) = held.dispatch.take() {
+                let cached = cached.unwrap_or(0);
+                self.core.links.missed(&self.handle, &dispatch, cached);
+            }
         }
         if clean && !held.pending.frames.is_empty() {
             self.dirty.push(run);
@@ -91,6 +98,7 @@ impl Link {
         self.handle
             .draining
             .store(status.draining, Ordering::Release);
+        let (is_idle, advanced);
         let changed = {
             let mut facts = self.handle.facts.lock();
             let changed = facts.digests != status.loaded_digests;
@@ -99,9 +107,16 @@ impl Link {
             }
             let computed = |s: &WorkerStatus| s.prompt_tokens + s.output_tokens - s.cached_tokens;
             let tokens = computed(&status).saturating_sub(computed(&facts.status));
-            if status.steps > facts.status.steps {
-                self.handle.progressed();
+            let steps = status.steps.saturating_sub(facts.status.steps);
+            let elapsed_ms = status
+                .observed_unix_ms
+                .saturating_sub(facts.status.observed_unix_ms);
+            let is_busy = |s: &WorkerStatus| s.running > 0;
+            if is_busy(&facts.status) && is_busy(&status) {
+                facts.pace.observe(steps, tokens, elapsed_ms * 1000);
             }
+            is_idle = status.running == 0 && status.waiting == 0;
+            advanced = steps > 0;
             // What several versions computed together says nothing of one of them.
             if let [digest] = status.loaded_digests.as_slice() {
                 self.core.queues.computed(digest, tokens);
@@ -109,7 +124,10 @@ impl Link {
             facts.status = status;
             changed
         };
-        if changed {
+        // What it says it has counts only while nothing was sent to it.
+        let is_free = is_idle && self.handle.in_flight.load(Ordering::Acquire) == 0;
+        let is_back = (advanced || is_free) && self.handle.progressed();
+        if changed || is_back {
             self.core.workers_changed();
         }
     }

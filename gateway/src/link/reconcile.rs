@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use tokio::time::Instant;
+use weir_admission::Pace;
 use weir_protocol::worker::{Attach, Cancel, HeldRun};
 use weir_run::{Epoch, RunId};
 use weir_store::Store;
@@ -34,6 +35,11 @@ impl Link {
                 .models
                 .iter()
                 .map(|model| model.version_digest.clone())
+                .collect();
+            facts.contexts = welcome
+                .models
+                .iter()
+                .map(|model| (model.version_digest.clone(), model.context_tokens))
                 .collect();
             facts.limits = welcome.limits.unwrap_or_default();
         }
@@ -67,6 +73,10 @@ impl Link {
             if !attach.iter().any(|(held, _)| *held == run) {
                 self.lose(run, "the worker restarted and no longer has the run");
             }
+        }
+        if self.boot != welcome.boot {
+            self.core.links.restarted(&self.handle);
+            self.handle.facts.lock().pace = Pace::default();
         }
         self.boot = welcome.boot;
         for some in attach.chunks(AT_ONCE) {
@@ -106,6 +116,7 @@ impl Link {
                 submit: Some(orphan.submit),
                 pool: orphan.pool,
                 attempts: orphan.attempts,
+                dispatch: None,
                 sent: Instant::now(),
                 shown: None,
                 pending: Pending::default(),

@@ -15,7 +15,7 @@ use weir_run::{RunId, RunStatus};
 use super::commit::{Committing, Outcome};
 use super::connect::{Conn, ConnectError, connect};
 use super::writer::Pending;
-use super::{Command, Ending, Job, LinkHandle, Writer};
+use super::{Command, Dispatch, Ending, Job, LinkHandle, Writer};
 use crate::clock::now_ms;
 use crate::core::Core;
 use crate::hub::Phase;
@@ -47,6 +47,8 @@ pub(crate) struct Held {
     pub(crate) digest: String,
     pub(crate) pool: String,
     pub(crate) attempts: u32,
+    /// Until the worker started it.
+    pub(crate) dispatch: Option<Dispatch>,
     pub(crate) sent: Instant,
     /// When tokens of it became visible last.
     pub(crate) shown: Option<Instant>,
@@ -58,6 +60,8 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Conn, ConnectError>> + Send
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(100);
+/// After so many times the time in which a worker counts as stalled, runs that it started are given up.
+const GIVE_UP_STALLS: u64 = 8;
 /// A run that this many workers lost before it started is not tried again.
 const MAX_ATTEMPTS: u32 = 3;
 
@@ -185,7 +189,42 @@ impl Link {
         if silence >= self.core.config.worker_silence / 4 {
             self.send(Ping { nonce: 0 });
         }
+        self.watch_progress();
         false
+    }
+
+    /// A worker that answers and gets nothing done is stalled all the same: what it never started goes to another one, and in the end
+    /// the rest ends with what it has. While the store does not answer it is not the worker's fault.
+    fn watch_progress(&mut self) {
+        if self.committing.is_some() || self.runs.is_empty() {
+            return;
+        }
+        let (stalled_ms, after_ms) = (self.handle.stalled_ms(), self.handle.stall_after_ms());
+        if stalled_ms <= 2 * after_ms {
+            return;
+        }
+        let is_over = stalled_ms > GIVE_UP_STALLS * after_ms;
+        let lost = |held: &&Held| is_over || (!held.writer.started && held.submit.is_some());
+        let runs: Vec<RunId> = self
+            .runs
+            .values()
+            .filter(lost)
+            .map(|held| held.writer.id())
+            .collect();
+        if runs.is_empty() {
+            return;
+        }
+        tracing::warn!(
+            worker = self.name(),
+            stalled_ms,
+            runs = runs.len(),
+            "the worker gets nothing done"
+        );
+        self.handle.suspect();
+        for run in runs {
+            self.cancel(run);
+            self.lose(run, "the worker got nothing done for too long");
+        }
     }
 
     pub(super) fn send(&self, message: impl Into<GatewayFrame>) {
@@ -215,6 +254,7 @@ impl Link {
             writer,
             mut submit,
             pool,
+            dispatch,
             attempts,
         } = job;
         submit.epoch = writer.epoch.0;
@@ -238,6 +278,7 @@ impl Link {
             submit: Some(kept),
             pool,
             attempts,
+            dispatch,
             sent: Instant::now(),
             shown: None,
             pending: Pending::default(),
@@ -315,6 +356,7 @@ impl Link {
             writer,
             submit,
             pool,
+            dispatch: None,
             attempts: attempts + 1,
         });
     }

@@ -4,13 +4,18 @@ use std::sync::Arc;
 
 use weir_protocol::worker::{Logprob, Row, ToolCall, finish::Reason};
 use weir_run::{
-    Epoch, EventKind, FinishReason, Price, Run, RunId, RunStatus, Sequence, Terminal, TokenLogprob,
-    ToolCallDelta, Usage,
+    Epoch, EventKind, FinishReason, Price, Run, RunId, RunStatus, Sequence, Start, Terminal,
+    TokenLogprob, ToolCallDelta, Usage,
 };
 use weir_store::fault::broken;
 use weir_store::{Append, EventRecord};
 
+use crate::evidence::{End, Looping, Output, is_refusal};
 use crate::hub::{Frame, Intent, LiveRun, encode};
+
+/// How much of an answer's beginning is looked at.
+const BEGINNING_TOKENS: u64 = 64;
+const BEGINNING_BYTES: usize = 256;
 
 /// State of a run's log at its writing end.
 pub(crate) struct Writer {
@@ -31,6 +36,11 @@ pub(crate) struct Writer {
     pub(crate) next_index: u64,
     next_sequence: u64,
     ended: bool,
+    /// Of the worker it was sent to: ms to the first token, and tokens that it was thought to have.
+    pub(crate) expected: Option<(u64, u64)>,
+    /// Of the first choice: how its text begins, and whether it goes round in circles.
+    beginning: String,
+    looping: Looping,
 }
 
 /// How a run ends, apart from its usage.
@@ -61,7 +71,7 @@ pub(crate) struct Pending {
     pub(crate) frames: Vec<Frame>,
     rows: u64,
     output_tokens: u64,
-    started: Option<(u64, String)>,
+    started: Option<Start>,
     terminal: Option<Terminal>,
 }
 
@@ -73,6 +83,10 @@ impl Pending {
 
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal.is_some()
+    }
+
+    pub(crate) fn output_tokens(&self) -> u64 {
+        self.output_tokens
     }
 }
 
@@ -103,6 +117,9 @@ impl Writer {
             next_index: run.output_index,
             next_sequence: run.last_sequence.0 + 1,
             ended: run.status.is_terminal(),
+            expected: None,
+            beginning: String::new(),
+            looping: Looping::default(),
         }
     }
 
@@ -115,6 +132,10 @@ impl Writer {
         self.live.id
     }
 
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        self.prompt_tokens
+    }
+
     /// Output tokens it may make.
     pub(crate) fn ceiling(&self) -> u64 {
         self.reserved_tokens.saturating_sub(self.prompt_tokens)
@@ -122,6 +143,33 @@ impl Writer {
 
     pub(crate) fn output_tokens(&self) -> u64 {
         self.output_tokens
+    }
+
+    /// What the run says of its version, now that it has ended like this.
+    pub(crate) fn end_of(&self, status: RunStatus) -> End {
+        match status {
+            RunStatus::Completed => End::Completed(Output {
+                tokens: self.output_tokens,
+                is_odd: self.any_length || self.looping.found(),
+                is_refusal: is_refusal(&self.beginning),
+            }),
+            RunStatus::Failed => End::Failed,
+            RunStatus::Expired if self.output_tokens == 0 => End::Overload,
+            _ => End::Neutral,
+        }
+    }
+
+    /// Looks at a row as evidence.
+    fn notice(&mut self, row: &Row) {
+        if row.choice != 0 {
+            return;
+        }
+        if row.tokens > 0 {
+            self.looping.push(row.token_id);
+        }
+        if self.output_tokens < BEGINNING_TOKENS && self.beginning.len() < BEGINNING_BYTES {
+            self.beginning.push_str(&row.text);
+        }
     }
 
     fn push(&mut self, pending: &mut Pending, kind: &EventKind) {
@@ -150,6 +198,7 @@ impl Writer {
         self.next_index += 1;
         pending.rows += 1;
         self.start(&row, worker, now_ms, pending);
+        self.notice(&row);
         let finish = row.finish.as_ref();
         let finish_reason = finish.and_then(|finish| match finish.reason() {
             Reason::Stop => Some(FinishReason::Stop),
@@ -197,7 +246,13 @@ impl Writer {
         self.started = true;
         let cached = row.started.map_or(0, |s| u64::from(s.cached_tokens));
         self.cached_tokens = cached.min(self.prompt_tokens);
-        pending.started = Some((self.cached_tokens, worker.to_owned()));
+        let (predicted_ms, affinity_tokens) = self.expected.unzip();
+        pending.started = Some(Start {
+            cached_tokens: self.cached_tokens,
+            worker: worker.to_owned(),
+            predicted_ms,
+            affinity_tokens,
+        });
         let queue_ms = now_ms.saturating_sub(self.created_at_ms);
         self.push(pending, &EventKind::Started { queue_ms });
     }

@@ -11,7 +11,7 @@ use weir_run::{Run, RunId, payload_hash};
 
 use super::read::read_request;
 use crate::admit::Admitted;
-use crate::clock::{random_u128, rfc3339};
+use crate::clock::rfc3339;
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
 use crate::http::json::{Fields, parse_object};
@@ -54,14 +54,10 @@ pub(crate) async fn inference(mut call: Call) -> ApiResult<Response<Body>> {
         .string("model", 256)?
         .ok_or_else(|| ApiError::invalid("model", "`model` is missing; name a model"))?;
     let directory = core.directory.load_full();
-    let candidate = directory.resolve(&tenant, &model, random_u128())?;
+    let target = directory.resolve(&tenant, &model)?;
     let request = read_request(fields, model, hash)?;
     let admitting = Arc::clone(&core);
-    let admission = async move {
-        admitting
-            .admit(&directory, &tenant, candidate, request)
-            .await
-    };
+    let admission = async move { admitting.admit(&directory, &tenant, &target, request).await };
     let Admitted { run, replayed } = core.to_its_end(admission).await?;
     let wants_events = headers.get_all(ACCEPT).iter().any(|accept| {
         accept

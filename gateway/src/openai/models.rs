@@ -4,7 +4,7 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use weir_protocol::error::ErrorCode;
 
-use crate::directory::{Candidate, Directory};
+use crate::directory::Directory;
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
 use crate::http::reply::json;
@@ -30,13 +30,13 @@ struct Model {
 }
 
 fn present(model: &ModelRoute) -> Model {
-    let stable = model.versions.iter().find(|v| v.version == model.stable);
+    let stable = model.by_digest(&model.table.stable.digest);
     Model {
         id: model.name.clone(),
         object: "model",
         created: 0,
         owned_by: "weir",
-        version: model.stable,
+        version: model.table.stable.version,
         max_model_len: stable.map(|version| version.context_tokens),
     }
 }
@@ -61,7 +61,7 @@ pub(crate) fn model(call: &Call, name: &str) -> ApiResult<Response<Body>> {
     call.query(&[])?;
     let name = percent_decode(name);
     let directory: &Directory = &call.core.directory.load();
-    let Candidate { version, .. } = directory.resolve(&call.tenant, &name, 999)?;
+    let version = directory.resolve(&call.tenant, &name)?.version;
     let model = directory
         .models
         .get(&version.model)

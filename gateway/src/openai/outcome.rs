@@ -2,8 +2,11 @@
 
 use http::{Response, StatusCode};
 use serde::Serialize;
+use weir_protocol::error::ErrorCode;
 use weir_run::RunStatus;
 
+use crate::core::SHED;
+use crate::error::ApiError;
 use crate::http::body::Body;
 use crate::http::reply;
 
@@ -40,6 +43,11 @@ impl<'a> Envelope<'a> {
 
 /// The answer to a call whose run did not complete. What it produced is in its events; a blind repeat would be billed again.
 pub(super) fn ended(status: RunStatus, reason: &str) -> Response<Body> {
+    if reason == SHED.reason {
+        // Nothing was computed: a repeat costs nothing and may find room.
+        let shed = ApiError::new(ErrorCode::Shed, reason).retry_after_ms(1000);
+        return reply::error(&shed);
+    }
     let http_status = match status {
         RunStatus::Expired => StatusCode::GATEWAY_TIMEOUT,
         RunStatus::Cancelled => StatusCode::CONFLICT,

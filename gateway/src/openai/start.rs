@@ -5,18 +5,18 @@ use std::sync::Arc;
 use weir_run::{Run, RunId};
 
 use crate::admit::RunRequest;
-use crate::clock::{now_ms, random_u128};
+use crate::clock::now_ms;
 use crate::core::{CANCELLED, Core};
-use crate::directory::{Candidate, Directory};
+use crate::directory::{Directory, Target};
 use crate::error::ApiResult;
 use crate::http::route::Call;
 use crate::http::sse::Attendance;
 
 /// Routes a request for `model`.
-pub(super) fn route(call: &Call, model: &str) -> ApiResult<(Arc<Directory>, Candidate)> {
+pub(super) fn route(call: &Call, model: &str) -> ApiResult<(Arc<Directory>, Target)> {
     let directory = call.core.directory.load_full();
-    let candidate = directory.resolve(&call.tenant, model, random_u128())?;
-    Ok((directory, candidate))
+    let target = directory.resolve(&call.tenant, model)?;
+    Ok((directory, target))
 }
 
 /// Lets a request in. With `alone` its run goes on when nobody listens; otherwise it is cancelled when what is returned is dropped.
@@ -25,13 +25,13 @@ pub(super) fn route(call: &Call, model: &str) -> ApiResult<(Arc<Directory>, Cand
 /// cancelled like any other that nobody waits for. It is never left half way.
 pub(super) async fn admit(
     call: &Call,
-    (directory, candidate): (Arc<Directory>, Candidate),
+    (directory, target): (Arc<Directory>, Target),
     request: RunRequest,
     alone: bool,
 ) -> ApiResult<(Run, Leave)> {
     let (core, tenant) = (Arc::clone(&call.core), Arc::clone(&call.tenant));
     let admission = async move {
-        let admitted = core.admit(&directory, &tenant, candidate, request).await?;
+        let admitted = core.admit(&directory, &tenant, &target, request).await?;
         let leave = Leave {
             run: (!alone).then_some(admitted.run.id),
             tenant: tenant.name.clone(),

@@ -10,6 +10,7 @@
     reason = "helpers of tests fail as tests do, and tables are long"
 )]
 
+mod admission;
 mod alerts;
 mod batches;
 mod bench;
@@ -18,6 +19,7 @@ mod client;
 mod connections;
 mod content;
 mod durable;
+mod evidence;
 mod examples;
 mod formats;
 mod gate;

@@ -4,41 +4,70 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
-use weir_gateway::{Canary, ModelPermission, ModelRoute, WorkerAddress, WorkerEndpoint};
+use weir_gateway::{ModelPermission, ModelRoute, Snapshot, WorkerAddress, WorkerEndpoint};
+use weir_rollout::VersionId;
+use weir_rollout::routing::{Share, Table, salt};
 
-use crate::site::{DIGEST, Site, ask, config, snapshot, tenant, version, wait_for};
+use crate::site::{DIGEST, Site, all_to, ask, config, snapshot, tenant, version, wait_for};
 use crate::worker::FakeWorker;
 
 const NEXT: &str = "sha256:2222";
 const SMALL: &str = "sha256:3333";
+
+/// Version 2 stable, version 3 on trial with a share of new runs.
+fn shares(generation: u64, percent: u32) -> Arc<Table> {
+    let canary = VersionId::new(3, NEXT);
+    let stable = VersionId::new(2, DIGEST);
+    let share = |id: &VersionId, weight| Share {
+        id: id.clone(),
+        weight,
+    };
+    Arc::new(Table {
+        entries: vec![share(&stable, 100 - percent), share(&canary, percent)],
+        rollback: Some(stable),
+        attempt: Some("v3-1".to_owned()),
+        step: 1,
+        coin_salt: salt(&[7; 32], "v3-1"),
+        ..Table::clone(&all_to(generation, 2, DIGEST))
+    })
+}
+
+fn two_versions(folder: &std::path::Path, table: Arc<Table>) -> Snapshot {
+    let mut snapshot = snapshot(folder, vec![tenant("acme")], &["w0", "w1"]);
+    let model = &mut snapshot.models[0];
+    model.versions.push(Arc::new(version("tiny", 3, NEXT)));
+    model.table = table;
+    snapshot
+}
+
+/// What so many runs got: version and reason.
+async fn served(site: &Site, runs: u32) -> BTreeMap<String, u32> {
+    let acme = site.client("acme");
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    for _ in 0..runs {
+        let run = acme.post("/inference", &ask(1)).await;
+        let row = acme.get(&format!("/runs/{}", run.run())).await.body;
+        let key = format!("{} {}", row["modelVersion"], row["decision"]["reason"]);
+        *seen.entry(key).or_default() += 1;
+    }
+    wait_for("all to end", || site.gateway.live_runs() == 0).await;
+    seen
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_canary_gets_its_share_of_new_runs_and_a_named_version_is_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let _stable = FakeWorker::start(folder.path(), "w0", DIGEST, true);
     let _canary = FakeWorker::start(folder.path(), "w1", NEXT, true);
-    let mut snapshot = snapshot(folder.path(), vec![tenant("acme")], &["w0", "w1"]);
-    snapshot.models[0]
-        .versions
-        .push(Arc::new(version("tiny", 3, NEXT)));
-    snapshot.models[0].canary = Some(Canary {
-        version: 3,
-        weight_permille: 500,
-    });
+    let snapshot = two_versions(folder.path(), shares(1, 50));
     let site = Site::start(folder, snapshot, config()).await;
     site.wait_served().await;
     wait_for("the canary", || site.gateway.is_served("small", NEXT)).await;
-    let acme = site.client("acme");
-    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
-    for _ in 0..60 {
-        let run = acme.post("/inference", &ask(1)).await;
-        let row = acme.get(&format!("/runs/{}", run.run())).await.body;
-        let key = format!("{} {}", row["modelVersion"], row["decision"]["reason"]);
-        *seen.entry(key).or_default() += 1;
-    }
+    let seen = served(&site, 60).await;
     // Beyond 6 standard deviations of a fair coin.
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!((7..=53).contains(&seen["3 \"canary\""]), "{seen:?}");
+    let acme = site.client("acme");
     let mut pinned = ask(1);
     pinned["model"] = json!("tiny@3");
     let run = acme.post("/inference", &pinned).await;
@@ -48,6 +77,49 @@ async fn a_canary_gets_its_share_of_new_runs_and_a_named_version_is_pinned() {
         (&json!(3), &json!("pinned"))
     );
     wait_for("all to end", || site.gateway.live_runs() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_without_a_worker_takes_no_part_in_the_coin() {
+    let folder = tempfile::tempdir().unwrap();
+    let _stable = FakeWorker::start(folder.path(), "w0", DIGEST, true);
+    let snapshot = two_versions(folder.path(), shares(1, 99));
+    let site = Site::start(folder, snapshot, config()).await;
+    site.wait_served().await;
+    let seen = served(&site, 12).await;
+    assert_eq!(seen, BTreeMap::from([("2 \"stable\"".to_owned(), 12)]));
+    let canary = FakeWorker::start(site.folder.path(), "w1", NEXT, true);
+    wait_for("the canary", || site.gateway.is_served("small", NEXT)).await;
+    let seen = served(&site, 12).await;
+    assert!(seen["3 \"canary\""] >= 9, "{seen:?}");
+    canary.kill();
+    wait_for("its end", || !site.gateway.is_served("small", NEXT)).await;
+    let seen = served(&site, 12).await;
+    assert_eq!(seen, BTreeMap::from([("2 \"stable\"".to_owned(), 12)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_newer_table_is_taken_and_the_one_in_force_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let _stable = FakeWorker::start(folder.path(), "w0", DIGEST, true);
+    let _canary = FakeWorker::start(folder.path(), "w1", NEXT, true);
+    let snapshot = two_versions(folder.path(), shares(5, 1));
+    let site = Site::start(folder, snapshot, config()).await;
+    site.wait_served().await;
+    wait_for("the canary", || site.gateway.is_served("small", NEXT)).await;
+    let generation = || site.gateway.acknowledged("tiny").unwrap().0.generation;
+    assert_eq!(generation(), 5);
+    assert!(site.gateway.acknowledged("nobody").is_none());
+    // An older one comes late, as from an operator that slept.
+    let late = two_versions(site.folder.path(), all_to(4, 3, NEXT));
+    site.gateway.apply(late);
+    assert_eq!(generation(), 5);
+    assert!(served(&site, 5).await["2 \"stable\""] >= 4);
+    let next = two_versions(site.folder.path(), all_to(6, 3, NEXT));
+    site.gateway.apply(next);
+    assert_eq!(generation(), 6);
+    let seen = served(&site, 5).await;
+    assert_eq!(seen, BTreeMap::from([("3 \"stable\"".to_owned(), 5)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,8 +140,7 @@ async fn a_permitted_smaller_model_stands_in_only_where_it_was_asked_for() {
     snapshot.models.push(ModelRoute {
         name: "small".to_owned(),
         versions: vec![Arc::new(version("small", 1, SMALL))],
-        stable: 1,
-        canary: None,
+        table: all_to(1, 1, SMALL),
     });
     snapshot.workers.push(WorkerEndpoint {
         name: "w1".to_owned(),

@@ -15,6 +15,8 @@ use weir_gateway::{
     WorkerEndpoint,
 };
 use weir_manifest::ApiKeyHash;
+use weir_rollout::VersionId;
+use weir_rollout::routing::{Table, TableOrder};
 use weir_run::Price;
 use weir_store::{Engine, Store, open};
 
@@ -87,6 +89,12 @@ pub(crate) fn tenant(name: &str) -> Tenant {
     }
 }
 
+/// The table of a generation that sends everything to one version.
+pub(crate) fn all_to(generation: u64, version: u32, digest: &str) -> Arc<Table> {
+    let stable = VersionId::new(version, digest);
+    Arc::new(Table::all_to(TableOrder::new(1, generation), stable))
+}
+
 /// Model `tiny`, one version, in pool `small`, with `workers` in `folder`.
 pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) -> Snapshot {
     Snapshot {
@@ -94,8 +102,7 @@ pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) ->
         models: vec![ModelRoute {
             name: "tiny".to_owned(),
             versions: vec![Arc::new(version("tiny", 2, DIGEST))],
-            stable: 2,
-            canary: None,
+            table: all_to(1, 2, DIGEST),
         }],
         pools: vec![Pool {
             name: "small".to_owned(),

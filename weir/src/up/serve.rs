@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_api::model_version::Stage;
 use weir_api::{ModelVersion, ValidGpuPool};
-use weir_gateway::Gateway;
+use weir_gateway::{Gateway, SoleTables};
 use weir_manifest::TrustPolicySpec;
 use weir_store::Store;
 
@@ -78,6 +78,8 @@ pub struct Serving {
     /// What is wrong with the objects of this revision.
     object_problems: Vec<Problem>,
     applied: Option<apply::Basis>,
+    /// The routing tables of all models so far, so that each change is a newer one.
+    tables: SoleTables,
 }
 
 impl Serving {
@@ -107,6 +109,7 @@ impl Serving {
             revision: 0,
             object_problems: Vec::new(),
             applied: None,
+            tables: SoleTables::default(),
         }
     }
 

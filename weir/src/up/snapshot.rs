@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_api::{ValidModelVersion, ValidTenantQuota};
 use weir_gateway::{
     Alerts, ApiKey, ModelPermission, ModelRoute, PromptText, SamplingDefaults, ServedVersion,
-    Tenant, Webhook,
+    SoleTables, Tenant, Webhook,
 };
 
 use super::catalog::Catalog;
@@ -35,10 +35,11 @@ pub fn served_version(valid: &ValidModelVersion, verified: &Verified) -> ServedV
     }
 }
 
-/// Routes of all models: `serving` says which version is stable.
+/// Routes of all models: everything goes to the version that `serving` names.
 pub fn routes(
     versions: Vec<Arc<ServedVersion>>,
     serving: &BTreeMap<String, u32>,
+    tables: &mut SoleTables,
 ) -> Vec<ModelRoute> {
     let mut by_model: BTreeMap<String, Vec<Arc<ServedVersion>>> = BTreeMap::new();
     for version in versions {
@@ -48,12 +49,12 @@ pub fn routes(
             .push(version);
     }
     let route = |(name, versions): (String, Vec<Arc<ServedVersion>>)| {
-        let stable = *serving.get(&name)?;
+        let stable = serving.get(&name)?;
+        let table = tables.all_to(versions.iter().find(|v| v.version == *stable)?);
         Some(ModelRoute {
             name,
             versions,
-            stable,
-            canary: None,
+            table,
         })
     };
     by_model.into_iter().filter_map(route).collect()

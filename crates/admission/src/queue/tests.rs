@@ -2,10 +2,12 @@ use super::*;
 
 const SOME: Capacity = Capacity {
     seats: 1,
+    total: 1,
     kv_tokens: 1_000_000,
 };
 const NONE: Capacity = Capacity {
     seats: 0,
+    total: 1,
     kv_tokens: 1_000_000,
 };
 
@@ -58,7 +60,7 @@ fn depth_of(admission: &Admission<u32, &'static str>) -> u32 {
 }
 
 #[test]
-fn a_full_queue_sheds_the_youngest_of_the_least_urgent_for_a_more_urgent_one() {
+fn a_full_queue_sheds_the_least_urgent_for_a_more_urgent_one() {
     let mut a = queue(3);
     a.offer(run(1, "acme", Priority::Batch)).unwrap();
     a.offer(run(2, "globex", Priority::Batch)).unwrap();
@@ -251,12 +253,29 @@ fn a_run_that_does_not_fit_is_passed_a_bounded_number_of_times() {
     }
     let small = Capacity {
         seats: 8,
+        total: 8,
         kv_tokens: 1_000,
     };
     let passing = std::iter::from_fn(|| a.next(0, &small)).count();
     assert_eq!(passing, 3);
     let first = a.next(0, &SOME);
     assert!(matches!(first, Some(Decision::Start(started)) if started.run == 1));
+}
+
+/// 100 prompt tokens, and half of a ceiling of 100 made in 100 ms.
+const HALF: Finished = Finished {
+    prompt_tokens: 100,
+    output_tokens: 50,
+    ceiling: 100,
+    service_ms: 100,
+};
+
+/// Forty runs ended on the one seat, which is taken now.
+fn measured(a: &mut Admission<u32, &'static str>) {
+    for turn in 1..=40 {
+        a.observe_finished(&HALF, turn * 100);
+    }
+    assert_eq!(a.next(4_000, &NONE), None);
 }
 
 #[test]
@@ -266,98 +285,134 @@ fn an_estimate_is_nothing_before_a_measurement_and_then_refuses() {
         let offered = a.offer(run(id, "acme", Priority::Standard)).unwrap();
         assert_eq!(offered.estimate_ms, 0);
     }
-    // A seat every 100 ms, an output of half the ceiling, 2 ms per token.
-    for turn in 1..=40 {
-        let finished = Finished {
-            output_tokens: 50,
-            ceiling: 100,
-            service_ms: 100,
-        };
-        a.observe_finished(&finished, turn * 100);
-    }
-    // The seats were taken by others.
-    assert_eq!(a.next(4_000, &NONE), None);
+    measured(&mut a);
+    // The ten came before anything was measured: they weigh nothing until others do.
     let at = |id, priority| Waiting {
         enqueued_at_ms: 4_000,
         ..run(id, "acme", priority)
     };
-    assert_eq!(
-        a.offer(at(20, Priority::Standard)).map(|o| o.estimate_ms),
-        Ok(1_100),
-        "ten wait before it"
+    let mut a = queue(64);
+    measured(&mut a);
+    for id in 0..10 {
+        a.offer(at(id, Priority::Standard)).unwrap();
+    }
+    let urgent = a.estimate_ms(&"acme", Priority::Interactive, 100, 4_000);
+    assert_eq!(urgent, 100, "nobody is as urgent");
+    let standard = a.estimate_ms(&"acme", Priority::Standard, 100, 4_000);
+    assert_eq!(standard, 1_100, "ten wait before it");
+    let other = a.estimate_ms(&"globex", Priority::Standard, 100, 4_000);
+    assert!(
+        (200..=205).contains(&other),
+        "of acme's one goes before it: {other}"
     );
-    assert_eq!(
-        a.offer(at(21, Priority::Interactive))
-            .map(|o| o.estimate_ms),
-        Ok(100),
-        "nobody is as urgent"
-    );
-    let other = Waiting {
-        tenant: "globex",
-        ..at(22, Priority::Standard)
-    };
-    assert_eq!(
-        a.offer(other).map(|o| o.estimate_ms),
-        Ok(300),
-        "of acme's one goes before it, and the urgent one"
-    );
-    let refused = Refused::DeadlineUnmeetable { estimate_ms: 1_400 };
     let impatient = Waiting {
-        max_wait_ms: 1_399,
-        ..at(23, Priority::Standard)
+        max_wait_ms: 1_099,
+        ..at(20, Priority::Standard)
     };
-    assert_eq!(a.offer(impatient), Err(refused));
+    let refused = |is_late| Refused::DeadlineUnmeetable {
+        estimate_ms: 1_100,
+        service_ms: 100,
+        is_late,
+    };
+    assert_eq!(a.offer(impatient), Err(refused(false)));
     // It would start in time and end 100 ms after that: 50 tokens of 2 ms.
     let due = |deadline_ms| Waiting {
         deadline_ms: Some(deadline_ms),
-        ..at(23, Priority::Standard)
+        ..at(21, Priority::Standard)
     };
-    assert_eq!(a.offer(due(5_499)), Err(refused));
-    assert!(a.offer(due(5_500)).is_ok());
+    assert_eq!(a.offer(due(5_199)), Err(refused(true)));
+    assert!(a.offer(due(5_200)).is_ok());
     // Free seats cost no wait.
-    a.next(4_000, &Capacity { seats: 20, ..SOME });
+    let free = Capacity {
+        seats: 20,
+        total: 20,
+        ..SOME
+    };
+    a.next(4_000, &free);
     assert_eq!(a.estimate_ms(&"acme", Priority::Standard, 100, 4_000), 0);
 }
 
 #[test]
-fn a_pool_that_stopped_turning_over_is_as_slow_as_it_is_silent() {
+fn a_pool_that_gets_nothing_done_is_as_slow_as_it_is_silent() {
     let mut a = queue(64);
-    a.offer(run(1, "acme", Priority::Standard)).unwrap();
-    let finished = Finished {
-        output_tokens: 50,
-        ceiling: 100,
-        service_ms: 100,
+    measured(&mut a);
+    let waiting = Waiting {
+        enqueued_at_ms: 4_000,
+        ..run(1, "acme", Priority::Standard)
     };
-    a.observe_finished(&finished, 100);
-    let wait = a.estimate_ms(&"acme", Priority::Interactive, 100, 100);
-    assert_eq!(wait, 0, "a seat is free now");
-    assert_eq!(a.next(100, &NONE), None);
+    a.offer(waiting).unwrap();
     let estimate =
         |a: &Admission<_, _>, now_ms| a.estimate_ms(&"acme", Priority::Standard, 100, now_ms);
-    assert_eq!(estimate(&a, 100), 200);
-    assert_eq!(estimate(&a, 3_100), 6_000);
+    assert_eq!(estimate(&a, 4_000), 200);
+    assert_eq!(estimate(&a, 4_100), 200, "as long as runs take");
+    assert_eq!(estimate(&a, 7_000), 6_000);
+    a.observe_tokens(1, 7_000);
+    assert_eq!(estimate(&a, 7_000), 200, "it computes: runs are long now");
 }
 
 #[test]
-fn tokens_count_where_they_are_the_narrower_way() {
+fn tokens_tell_before_the_first_run_ends() {
     let mut a = queue(64);
+    let four = Capacity {
+        seats: 4,
+        total: 4,
+        ..SOME
+    };
+    for id in 0..5 {
+        a.offer(run(id, "acme", Priority::Standard)).unwrap();
+    }
+    for seats in (1..=4).rev() {
+        a.next(0, &Capacity { seats, ..four });
+    }
+    assert_eq!(a.next(0, &Capacity { seats: 0, ..four }), None);
     a.observe_tokens(0, 0);
-    a.offer(run(1, "acme", Priority::Standard)).unwrap();
-    // 1,000 tokens per second while somebody waits; what is computed for nobody waiting says nothing.
-    a.observe_tokens(1_000, 1_000);
-    a.observe_tokens(2_000, 3_000);
-    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 3_000);
-    assert_eq!(wait, 200, "the 200 tokens of the run before it");
-    drain(&mut a, 3_000);
-    a.observe_tokens(1, 9_000);
+    // Four seats make 400 tokens in a second: each takes 10 ms for one.
+    a.observe_tokens(400, 1_000);
     let late = Waiting {
-        enqueued_at_ms: 9_500,
-        ..run(2, "acme", Priority::Standard)
+        enqueued_at_ms: 1_000,
+        ..run(9, "acme", Priority::Standard)
     };
     a.offer(late).unwrap();
-    a.observe_tokens(1, 10_000);
-    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 10_000);
-    assert_eq!(wait, 200, "time in which nobody waited does not count");
+    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 1_000);
+    // One of 106 units before it, at four seats (the fifth came before anything was known).
+    assert!((250..=300).contains(&wait), "{wait}");
+}
+
+#[test]
+fn lost_seats_count_at_once_and_memory_that_is_short_counts_by_and_by() {
+    let mut a = queue(64);
+    let room = |seats, total| Capacity {
+        seats,
+        total,
+        ..SOME
+    };
+    for turn in 1..=40 {
+        a.observe_finished(&HALF, turn * 100);
+    }
+    assert_eq!(a.next(4_000, &room(0, 8)), None);
+    for id in 0..39 {
+        let waiting = Waiting {
+            enqueued_at_ms: 4_000,
+            ..run(id, "acme", Priority::Standard)
+        };
+        a.offer(waiting).unwrap();
+    }
+    let estimate =
+        |a: &Admission<_, _>, now_ms| a.estimate_ms(&"acme", Priority::Standard, 100, now_ms);
+    assert_eq!(estimate(&a, 4_000), 500);
+    assert_eq!(a.next(4_000, &room(0, 4)), None);
+    assert_eq!(estimate(&a, 4_000), 1_000, "half of the workers are gone");
+    // Eight seats again, of which only two are ever busy while 39 wait: there is no memory for more.
+    let tight = Capacity {
+        kv_tokens: 0,
+        ..room(6, 8)
+    };
+    for at in (4_000..14_000).step_by(100) {
+        a.observe_finished(&HALF, at);
+        assert_eq!(a.next(at, &tight), None);
+    }
+    let estimate = estimate(&a, 14_000);
+    assert!((1_600..=2_200).contains(&estimate), "{estimate}");
 }
 
 #[test]
@@ -383,41 +438,48 @@ fn a_tenant_that_is_ahead_stays_ahead_while_it_has_nothing_waiting() {
 #[test]
 fn an_estimate_knows_the_turns_of_a_tenants_classes() {
     let mut a = queue(64);
+    measured(&mut a);
     for id in 0..20 {
-        a.offer(run(id, "acme", Priority::Standard)).unwrap();
+        let waiting = Waiting {
+            enqueued_at_ms: 4_000,
+            ..run(id, "acme", Priority::Standard)
+        };
+        a.offer(waiting).unwrap();
     }
-    let finished = Finished {
-        output_tokens: 100,
-        ceiling: 100,
-        service_ms: 100,
-    };
-    for turn in 1..=40 {
-        a.observe_finished(&finished, turn * 100);
-    }
-    assert_eq!(a.next(4_000, &NONE), None);
     let wait = |prompt_tokens| a.estimate_ms(&"acme", Priority::Standard, prompt_tokens, 4_000);
     assert_eq!(wait(100), 2_100, "behind all of its class");
-    assert_eq!(wait(5_000), 500, "four short ones go before each long one");
+    assert!(
+        wait(5_000) / 10 == 50,
+        "four short ones go before each long one"
+    );
 }
 
 #[test]
-fn time_in_which_nobody_waited_is_no_turnover() {
+fn more_urgent_runs_that_keep_coming_take_their_part_first() {
     let mut a = queue(64);
-    let finished = Finished {
-        output_tokens: 100,
-        ceiling: 100,
-        service_ms: 100,
+    measured(&mut a);
+    let batch = Waiting {
+        enqueued_at_ms: 4_000,
+        ..run(0, "acme", Priority::Batch)
     };
-    a.observe_finished(&finished, 100);
-    let late = Waiting {
-        enqueued_at_ms: 10_000,
-        ..run(1, "acme", Priority::Standard)
-    };
-    a.offer(late).unwrap();
-    a.observe_finished(&finished, 10_100);
-    assert_eq!(a.next(10_100, &NONE), None);
-    let wait = a.estimate_ms(&"acme", Priority::Standard, 100, 10_100);
-    assert_eq!(wait, 200);
+    a.offer(batch).unwrap();
+    let alone = a.estimate_ms(&"acme", Priority::Batch, 100, 4_000);
+    assert_eq!(alone, 200);
+    // Five a second of 100 ms each, on one seat: half of it.
+    for turn in 0..50 {
+        let now_ms = 4_000 + turn * 200;
+        let urgent = Waiting {
+            enqueued_at_ms: now_ms,
+            ..run(100, "globex", Priority::Interactive)
+        };
+        a.offer(urgent).unwrap();
+        let started = a.next(now_ms, &SOME);
+        assert!(matches!(started, Some(Decision::Start(s)) if s.run == 100));
+        a.observe_finished(&HALF, now_ms + 100);
+        assert_eq!(a.next(now_ms + 100, &NONE), None);
+    }
+    let crowded = a.estimate_ms(&"acme", Priority::Batch, 100, 13_900);
+    assert!((350..=450).contains(&crowded), "{crowded}");
 }
 
 #[test]
@@ -431,6 +493,7 @@ fn nobody_takes_the_last_seats_from_those_who_have_none() {
     let mut start = |a: &mut Admission<_, _>| {
         let room = Capacity {
             seats,
+            total: 10,
             kv_tokens: 1_000_000,
         };
         let decision = a.next(0, &room)?;

@@ -1,57 +1,65 @@
 use super::*;
 
-fn worker(id: u64) -> WorkerView<'static> {
+fn worker(id: u64) -> WorkerView {
     WorkerView {
         id: WorkerId(id),
-        digest: "sha256:a",
         running: 0,
         max_running: 8,
         max_batch_tokens: 512,
         waiting: 0,
         outstanding_prefill_tokens: 0,
         free_kv_tokens: 1_000_000,
+        pace: Pace::default(),
         step_us: 10_000,
-        last_progress_ms: 100_000,
         prefix_affinity_tokens: 0,
     }
+}
+
+/// Steps of so many us, and so many for each token in them.
+fn pace(step_us: u64, token_us: u64) -> Pace {
+    let mut pace = Pace::default();
+    for (steps, tokens) in [(10, 5_000), (40, 40)] {
+        pace.observe(steps, tokens, steps * step_us + tokens * token_us);
+    }
+    pace
 }
 
 struct Case {
     name: &'static str,
     /// Changes to workers 1 and 2, which are equal otherwise.
-    given: fn(&mut WorkerView<'_>, &mut WorkerView<'_>),
-    want: Option<u64>,
+    given: fn(&mut WorkerView, &mut WorkerView),
+    want: u64,
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 10] = [
     Case {
         name: "equal workers: the lower id",
         given: |_, _| {},
-        want: Some(1),
+        want: 1,
     },
     Case {
         name: "more prefill outstanding is later",
         given: |one, _| one.outstanding_prefill_tokens = 4_000,
-        want: Some(2),
+        want: 2,
     },
     Case {
         name: "equal prefill, fewer runs",
         given: |one, _| one.running = 3,
-        want: Some(2),
+        want: 2,
     },
     Case {
         name: "no free seat is later than some prefill",
         given: |one, two| {
             (one.running, two.outstanding_prefill_tokens) = (8, 500);
         },
-        want: Some(2),
+        want: 2,
     },
     Case {
         name: "no free memory is later than some prefill",
         given: |one, two| {
             (one.free_kv_tokens, two.outstanding_prefill_tokens) = (0, 500);
         },
-        want: Some(2),
+        want: 2,
     },
     Case {
         name: "slower steps weigh",
@@ -59,7 +67,15 @@ const CASES: [Case; 11] = [
             (one.step_us, two.step_us) = (40_000, 10_000);
             two.outstanding_prefill_tokens = 512;
         },
-        want: Some(2),
+        want: 2,
+    },
+    Case {
+        name: "a learned pace counts, whatever the recent step took",
+        given: |one, two| {
+            (one.pace, two.pace) = (pace(5_000, 50), pace(1_000, 10));
+            (one.step_us, two.step_us) = (10, 99_000);
+        },
+        want: 2,
     },
     Case {
         name: "a cached prefix beats a little less load",
@@ -68,7 +84,7 @@ const CASES: [Case; 11] = [
             two.outstanding_prefill_tokens = 500;
             two.prefix_affinity_tokens = 960;
         },
-        want: Some(2),
+        want: 2,
     },
     Case {
         name: "a cached prefix does not beat a long queue",
@@ -76,70 +92,73 @@ const CASES: [Case; 11] = [
             two.outstanding_prefill_tokens = 60_000;
             two.prefix_affinity_tokens = 960;
         },
-        want: Some(1),
+        want: 1,
     },
     Case {
-        name: "no progress: excluded however idle it looks",
-        given: |one, two| {
-            one.last_progress_ms = 94_999;
-            two.outstanding_prefill_tokens = 1_000_000;
+        name: "a cached prefix on a full worker does not beat a free one",
+        given: |_, two| {
+            two.running = 8;
+            two.prefix_affinity_tokens = 960;
         },
-        want: Some(2),
-    },
-    Case {
-        name: "another version: excluded",
-        given: |one, _| one.digest = "sha256:b",
-        want: Some(2),
-    },
-    Case {
-        name: "nobody is left",
-        given: |one, two| {
-            (one.digest, two.last_progress_ms) = ("sha256:b", 0);
-        },
-        want: None,
+        want: 1,
     },
 ];
 
+const ASK: Ask = Ask {
+    prompt_tokens: 1_000,
+    output_tokens: 100,
+};
+
 #[test]
 fn runs_go_where_the_first_token_is_soonest() {
-    let ask = Ask {
-        digest: "sha256:a",
-        prompt_tokens: 1_000,
-        output_tokens: 100,
-        now_ms: 100_000,
-    };
     let mut failed = Vec::new();
     for case in CASES {
         let (mut one, mut two) = (worker(1), worker(2));
         (case.given)(&mut one, &mut two);
         for workers in [[one, two], [two, one]] {
-            let got = route(&workers, &ask, &RoutePolicy::default()).map(|id| id.0);
-            if got != case.want {
+            let got = route(&workers, &ASK, &RoutePolicy::default()).map(|r| r.worker.0);
+            if got != Some(case.want) {
                 failed.push((case.name, got));
             }
         }
     }
     assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(route(&[], &ASK, &RoutePolicy::default()), None);
+}
+
+#[test]
+fn what_was_expected_is_said() {
+    let mut two = worker(2);
+    two.pace = pace(2_000, 100);
+    two.prefix_affinity_tokens = 1_200;
+    let routed = route(&[two], &ASK, &RoutePolicy::default()).unwrap();
+    assert_eq!(routed.affinity_tokens, 1_000);
+    // One step for the one token that is left of the prompt.
+    assert!((2_000..=2_200).contains(&routed.predicted_us), "{routed:?}");
+    two.prefix_affinity_tokens = 0;
+    let routed = route(&[two], &ASK, &RoutePolicy::default()).unwrap();
+    // Two steps of 512 tokens.
+    assert!(
+        (103_900..=104_100).contains(&routed.predicted_us),
+        "{routed:?}"
+    );
 }
 
 #[test]
 fn a_popular_prefix_costs_at_most_the_cap() {
     let policy = RoutePolicy::default();
     let ask = Ask {
-        digest: "sha256:a",
         prompt_tokens: 100_000,
         output_tokens: 100,
-        now_ms: 100_000,
     };
     // The whole prompt is cached on worker 2: worth two seconds of prefill, counted as half a second.
-    let mut two = worker(2);
-    two.prefix_affinity_tokens = 100_000;
     let chosen_at = |outstanding: u64| {
-        let mut two = two;
+        let mut two = worker(2);
+        two.prefix_affinity_tokens = 100_000;
         two.outstanding_prefill_tokens = outstanding;
-        route(&[worker(1), two], &ask, &policy).map(|id| id.0)
+        route(&[worker(1), two], &ask, &policy).map(|routed| routed.worker.0)
     };
     // 25,600 tokens are 0.5 s at 512 tokens per 10 ms.
     assert_eq!(chosen_at(25_000), Some(2));
-    assert_eq!(chosen_at(26_000), Some(1));
+    assert_eq!(chosen_at(26_500), Some(1));
 }

@@ -1,4 +1,13 @@
-//! Admission in front of a simulated pool of workers.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! The core over time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    reason = "helpers of tests fail as tests do, and print the figures they judge"
+)]
 
+mod estimates;
+mod greedy;
+mod policies;
+mod pool;
 mod simulation;

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Decision, DecisionReason, Event, EventKind, Price, Replay, RunId};
+use crate::{Decision, DecisionReason, Event, EventKind, Expected, Price, Replay, RunId, Start};
 
 const ALL: [RunStatus; 8] = [
     RunStatus::Accepted,
@@ -28,6 +28,7 @@ pub(crate) fn sample_run() -> Run {
             requested: "tiny-chat".into(),
             reason: DecisionReason::Stable,
             worker: None,
+            expected: Expected::default(),
         },
         status: RunStatus::Accepted,
         epoch: Epoch(1),
@@ -103,6 +104,15 @@ fn every_pair_of_state_and_step_is_decided() {
     }
 }
 
+fn start(cached_tokens: u64) -> Start {
+    Start {
+        cached_tokens,
+        worker: "w".into(),
+        predicted_ms: Some(7),
+        affinity_tokens: None,
+    }
+}
+
 fn extension() -> Extension<'static> {
     Extension {
         epoch: Epoch(1),
@@ -117,8 +127,9 @@ fn extension() -> Extension<'static> {
 
 fn running() -> Run {
     let mut run = sample_run();
+    let start = start(4);
     let new = Extension {
-        started: Some((4, "w")),
+        started: Some(&start),
         ..extension()
     };
     run.extend(&new, [(Sequence(2), "started")]).unwrap();
@@ -137,6 +148,7 @@ type Row<'a> = (
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn a_broken_extension_changes_nothing_and_says_why() {
+    let none = start(0);
     let completed = Terminal {
         status: RunStatus::Completed,
         finish_reason: Some(FinishReason::Stop),
@@ -187,7 +199,7 @@ fn a_broken_extension_changes_nothing_and_says_why() {
             "started twice",
             running(),
             Extension {
-                started: Some((0, "w")),
+                started: Some(&none),
                 ..base
             },
             vec![(Sequence(3), "started")],
@@ -204,7 +216,7 @@ fn a_broken_extension_changes_nothing_and_says_why() {
             "start announced only",
             sample_run(),
             Extension {
-                started: Some((0, "w")),
+                started: Some(&none),
                 terminal: None,
                 ..base
             },
@@ -422,11 +434,12 @@ proptest! {
             if step.take_over { run.take_over(); }
             let (events, terminal, starts) = events_of(&run, &step);
             let tokens = step.deltas.iter().map(|n| u64::from(*n)).sum();
+            let begun = start(2);
             let new = Extension {
                 epoch: run.epoch,
                 output_tokens: tokens,
                 output_index: run.output_index + tokens,
-                started: starts.then_some((2, "w")),
+                started: starts.then_some(&begun),
                 terminal: terminal.as_ref(),
                 verdicts: &[],
                 now_ms: 9,

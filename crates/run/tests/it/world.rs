@@ -75,6 +75,7 @@ fn accepted() -> Run {
             requested: "m".into(),
             reason: DecisionReason::Stable,
             worker: None,
+            expected: weir_run::Expected::default(),
         },
         status: RunStatus::Accepted,
         epoch: Epoch(1),
@@ -273,6 +274,10 @@ impl World {
                 ..weir_run::Usage::default()
             },
         });
+        let start = weir_run::Start {
+            worker: "w".into(),
+            ..weir_run::Start::default()
+        };
         let extension = Extension {
             epoch: match mistake {
                 Mistake::NoFence | Mistake::Renumber | Mistake::EndsTwice => run.epoch,
@@ -280,7 +285,7 @@ impl World {
             },
             output_tokens: append.output,
             output_index: append.index,
-            started: append.started.then_some((0, "w")),
+            started: append.started.then_some(&start),
             terminal: terminal.as_ref(),
             verdicts: &[],
             now_ms: 9,

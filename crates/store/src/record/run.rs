@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use weir_budget::{KeyHold, Reservation};
 use weir_run::{
-    Decision, DecisionReason, Epoch, FinishReason, Price, Run, RunId, RunStatus, Sequence,
-    WorkOrder,
+    Decision, DecisionReason, Epoch, Expected, FinishReason, Price, Run, RunId, RunStatus,
+    Sequence, WorkOrder,
 };
 
 use super::{BadRecord, Decoder, Encoder};
@@ -98,6 +98,7 @@ pub(crate) fn encode(run: &Run) -> Vec<u8> {
 /// Fields that came after the first format, each behind its number and only where it is there: rows from before have none.
 const CALLER: u8 = 1;
 const VERDICTS: u8 = 2;
+const EXPECTED: u8 = 3;
 
 fn encode_later(to: &mut Encoder, run: &Run) {
     if let Some(caller) = &run.caller {
@@ -107,6 +108,14 @@ fn encode_later(to: &mut Encoder, run: &Run) {
     if !run.verdicts.is_empty() {
         to.byte(VERDICTS);
         to.bytes(&serde_json::to_vec(&run.verdicts).expect("verdicts are names and numbers"));
+    }
+    let expected = run.decision.expected;
+    if expected != Expected::default() {
+        to.byte(EXPECTED);
+        to.option(expected.estimate_ms, Encoder::number);
+        to.option(expected.generation, Encoder::number);
+        to.option(expected.predicted_ms, Encoder::number);
+        to.option(expected.affinity_tokens, Encoder::number);
     }
 }
 
@@ -118,6 +127,14 @@ fn decode_later(from: &mut Decoder<'_>, run: &mut Run) -> Result<(), BadRecord> 
                 let json = from.bytes("verdicts")?;
                 run.verdicts =
                     serde_json::from_slice(json).map_err(|_| BadRecord::Value("verdicts"))?;
+            }
+            EXPECTED => {
+                run.decision.expected = Expected {
+                    estimate_ms: from.option("estimate", Decoder::number)?,
+                    generation: from.option("generation", Decoder::number)?,
+                    predicted_ms: from.option("prediction", Decoder::number)?,
+                    affinity_tokens: from.option("affinity", Decoder::number)?,
+                };
             }
             _ => return Err(BadRecord::Value("later field")),
         }
@@ -145,6 +162,7 @@ pub(crate) fn decode(tenant: &str, id: RunId, payload: &[u8]) -> Result<Run, Bad
                 .get(usize::from(from.byte("decision")?))
                 .ok_or(BadRecord::Value("decision"))?,
             worker: from.option("worker", Decoder::text)?,
+            expected: Expected::default(),
         },
         status: RunStatus::Accepted,
         epoch: Epoch(0),

@@ -80,6 +80,11 @@ fn any_run() -> impl Strategy<Value = Run> {
                     requested: names.4,
                     reason: DecisionReason::Fallback,
                     worker: error.clone(),
+                    expected: weir_run::Expected {
+                        estimate_ms: times[0],
+                        predicted_ms: times[1],
+                        ..weir_run::Expected::default()
+                    },
                 },
                 status: RunStatus::Accepted,
                 epoch: Epoch(0),

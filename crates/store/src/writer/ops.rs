@@ -149,10 +149,7 @@ impl Group<'_> {
             epoch: breaks::epoch(append.epoch, live.run.epoch),
             output_tokens: append.output_tokens,
             output_index: append.output_index,
-            started: append
-                .started
-                .as_ref()
-                .map(|(cached, worker)| (*cached, worker.as_str())),
+            started: append.started.as_ref(),
             terminal: append.terminal.as_ref(),
             verdicts: &append.verdicts,
             now_ms: append.now_ms,

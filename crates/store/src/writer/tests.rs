@@ -98,6 +98,7 @@ fn admission(number: u128) -> Admission {
                 requested: "m".into(),
                 reason: DecisionReason::Pinned,
                 worker: None,
+                expected: weir_run::Expected::default(),
             },
             status: RunStatus::Accepted,
             epoch: Epoch(1),

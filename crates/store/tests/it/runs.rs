@@ -80,6 +80,7 @@ pub(crate) fn admission(spec: &Spec) -> Admission {
             requested: "tiny-chat".into(),
             reason: DecisionReason::Stable,
             worker: None,
+            expected: weir_run::Expected::default(),
         },
         status: RunStatus::Accepted,
         epoch: Epoch(1),
@@ -166,7 +167,11 @@ impl Next {
 
     pub(crate) fn started(mut self) -> Self {
         self.push("started");
-        self.append.started = Some((3, "worker-1".into()));
+        self.append.started = Some(weir_run::Start {
+            cached_tokens: 3,
+            worker: "worker-1".into(),
+            ..weir_run::Start::default()
+        });
         self.run.cached_tokens = 3;
         self.run.started_at_ms = Some(self.append.now_ms);
         self

@@ -35,12 +35,13 @@ impl Serving {
             workers: self.workers.endpoints(),
         };
         if self.applied.as_ref() != Some(&basis) {
-            self.gateway.apply(self.snapshot());
+            let snapshot = self.snapshot();
+            self.gateway.apply(snapshot);
             self.applied = Some(basis);
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&mut self) -> Snapshot {
         let versions = self
             .placed
             .values()
@@ -62,7 +63,7 @@ impl Serving {
             tenants: quotas
                 .map(|entry| snapshot::tenant(&entry.valid, &self.catalog, &models))
                 .collect(),
-            models: snapshot::routes(versions.collect(), &serving),
+            models: snapshot::routes(versions.collect(), &serving, &mut self.tables),
             pools: self.pools(),
             workers: self.workers.endpoints(),
         }
