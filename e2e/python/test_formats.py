@@ -214,3 +214,43 @@ def test_what_cannot_be_honoured_is_refused_with_its_place(body, code, pointer):
     assert raised.value.status_code == (422 if code == "schema_error" else 400)
     if pointer:
         assert raised.value.body["details"]["pointer"] == pointer
+
+
+FLAT = {"type": "function", **WEATHER["function"], "strict": True}
+
+
+def respond(**body):
+    return client().responses.create(**{"model": MODEL, "input": "What is the weather?", "max_output_tokens": 600, "parallel_tool_calls": False, **body})
+
+
+def test_the_responses_api_calls_functions_and_takes_their_results():
+    first = respond(tools=[FLAT], tool_choice="required")
+    assert first.status == "completed" and [item.type for item in first.output] == ["function_call"]
+    call = first.output[0]
+    Draft202012Validator(WEATHER["function"]["parameters"]).validate(json.loads(call.arguments))
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}
+    for conversation in (
+        {"previous_response_id": first.id, "input": [result]},
+        {"input": [{"role": "user", "content": "What is the weather?"}, *(item.model_dump() for item in first.output), result]},
+    ):
+        second = respond(tools=[FLAT], tool_choice="none", **conversation)
+        assert second.status == "completed" and second.output_text
+
+
+def test_a_streamed_response_s_call_adds_up_and_replays():
+    body = {"tools": [FLAT], "tool_choice": {"type": "function", "name": "get_weather"}}
+    events = list(respond(**body, stream=True))
+    kinds = [event.type for event in events]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    pieces = "".join(event.delta for event in events if event.type == "response.function_call_arguments.delta")
+    done = next(event for event in events if event.type == "response.function_call_arguments.done")
+    final = events[-1].response
+    assert kinds[-1] == "response.completed" and pieces == done.arguments == final.output[0].arguments
+    assert kinds.count("response.output_item.added") == kinds.count("response.output_item.done") == 1
+    replay = list(client().responses.retrieve(final.id, stream=True))
+    assert [event.to_json() for event in replay] == [event.to_json() for event in events]
+
+
+def test_the_responses_client_parses_a_model_of_its_own():
+    answer = client().responses.parse(model=MODEL, input="Say hello.", text_format=Plan, max_output_tokens=600)
+    assert isinstance(answer.output_parsed, Plan)

@@ -45,10 +45,19 @@ impl Called {
 
     /// The calls whose arguments are whole: one that a ceiling cut is none.
     pub(crate) fn whole(self) -> Vec<WholeCall> {
-        let is_whole = |call: &WholeCall| {
-            serde_json::from_str::<Value>(&call.function.arguments)
-                .is_ok_and(|arguments| arguments.is_object())
-        };
-        self.0.into_iter().filter(is_whole).collect()
+        self.0.into_iter().filter(WholeCall::is_whole).collect()
+    }
+
+    /// All calls, the last of them perhaps unfinished.
+    pub(crate) fn all(&self) -> &[WholeCall] {
+        &self.0
+    }
+}
+
+impl WholeCall {
+    /// Whether its arguments are an object.
+    pub(crate) fn is_whole(&self) -> bool {
+        serde_json::from_str::<Value>(&self.function.arguments)
+            .is_ok_and(|arguments| arguments.is_object())
     }
 }

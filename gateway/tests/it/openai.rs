@@ -163,7 +163,8 @@ async fn what_is_not_supported_is_refused_unless_it_asks_for_nothing() {
             (400, "unsupported_parameter"),
             "{field}"
         );
-        assert_eq!(refused.body["error"]["param"], field);
+        let param = refused.body["error"]["param"].as_str().unwrap_or_default();
+        assert!(param.starts_with(field), "{param}");
         assert_eq!(refused.body["error"]["type"], "invalid_request_error");
     }
     let cases = [

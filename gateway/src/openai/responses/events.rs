@@ -3,7 +3,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
-use weir_run::{Event, RunStatus};
+use weir_run::Event;
 
 use super::story::{Story, Turn};
 use super::wire::{self, Item, Part};
@@ -15,6 +15,8 @@ pub(crate) struct Events {
     story: Story,
     next: u64,
     after: Option<u64>,
+    /// Calls whose items are done.
+    calls_done: usize,
 }
 
 #[derive(Serialize)]
@@ -57,6 +59,20 @@ struct OfText<'a> {
 }
 
 #[derive(Serialize)]
+struct OfArguments<'a> {
+    r#type: &'static str,
+    sequence_number: u64,
+    item_id: String,
+    output_index: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<&'a str>,
+}
+
+#[derive(Serialize)]
 struct Broken {
     r#type: &'static str,
     sequence_number: u64,
@@ -72,6 +88,7 @@ impl Events {
             story,
             next: 0,
             after,
+            calls_done: 0,
         }
     }
 
@@ -140,13 +157,13 @@ impl Events {
     }
 
     fn end(&mut self, out: &mut BytesMut) {
-        if self.story.status == RunStatus::Completed {
-            // An answer without text is a message all the same.
+        if self.story.is_message() {
             self.begin(out);
         }
         if self.story.began {
             self.finish_item(out);
         }
+        self.finish_calls(out, self.story.called.all().len());
         let word = self.story.word();
         let name = match word {
             "completed" => "response.completed",
@@ -225,7 +242,14 @@ impl Shape for Events {
         match self.story.read(event) {
             Turn::Accepted => self.accepted(&mut out),
             Turn::Started => self.whole(&mut out, "response.in_progress", "in_progress"),
-            Turn::Text(text, logprobs) => self.text(&mut out, &text, &logprobs),
+            Turn::Output(text, logprobs, pieces) => {
+                if !text.is_empty() {
+                    self.text(&mut out, &text, &logprobs);
+                }
+                for piece in &pieces {
+                    self.piece(&mut out, piece);
+                }
+            }
             Turn::Nothing => {}
             Turn::Ended => self.end(&mut out),
         }
@@ -254,5 +278,6 @@ fn write<T: Serialize>(out: &mut BytesMut, name: &str, event: &T) {
     out.put_slice(b"\n\n");
 }
 
+mod calls;
 #[cfg(test)]
 mod tests;

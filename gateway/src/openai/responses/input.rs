@@ -10,7 +10,6 @@ use super::story::Story;
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::Fields;
 use crate::hub::Frame;
-use crate::text::Message;
 
 /// Longest chain of responses that is followed back: each link costs two reads of the store.
 const MAX_CHAIN: usize = 256;
@@ -30,22 +29,82 @@ pub(super) fn items(fields: &mut Fields) -> ApiResult<Vec<Value>> {
     }
 }
 
-/// The message of an input item.
-pub(super) fn message(item: &Value, place: usize) -> ApiResult<Message> {
+/// Adds an input item to the turns before it: a message, a call of the assistant, or what came of one.
+pub(super) fn add_item(turns: &mut Vec<Value>, item: &Value, place: usize) -> ApiResult<()> {
+    match item.get("type").and_then(Value::as_str) {
+        Some("function_call") => add_call(turns, call(item, place)?),
+        Some("function_call_output") => turns.push(output(item, place)?),
+        _ => turns.push(message(item, place)?),
+    }
+    Ok(())
+}
+
+/// A call belongs to the assistant's turn before it, where that is the last.
+fn add_call(turns: &mut Vec<Value>, call: Value) {
+    if let Some(last) = turns.last_mut().filter(|turn| turn["role"] == "assistant") {
+        if let Some(Value::Array(calls)) = last.get_mut("tool_calls") {
+            calls.push(call);
+        } else {
+            last["tool_calls"] = json!([call]);
+        }
+        return;
+    }
+    turns.push(json!({"role": "assistant", "content": "", "tool_calls": [call]}));
+}
+
+fn item_fields(item: &Value, place: usize) -> ApiResult<Fields> {
     let param = format!("input[{place}]");
-    let Value::Object(map) = item else {
-        return Err(ApiError::invalid(
+    match item {
+        Value::Object(map) => Ok(Fields::nested(map.clone(), &param)),
+        _ => Err(ApiError::invalid(
             &param,
             format!("`{param}` must be an object"),
-        ));
-    };
-    let mut fields = Fields::nested(map.clone(), &param);
+        )),
+    }
+}
+
+fn required(fields: &mut Fields, name: &str) -> ApiResult<String> {
+    let path = fields.path(name);
+    fields
+        .string(name, usize::MAX)?
+        .ok_or_else(|| ApiError::invalid(&path, format!("`{path}` is missing")))
+}
+
+fn call(item: &Value, place: usize) -> ApiResult<Value> {
+    let mut fields = item_fields(item, place)?;
+    let id = required(&mut fields, "call_id")?;
+    let name = required(&mut fields, "name")?;
+    let arguments = required(&mut fields, "arguments")?;
+    // What an output item has when it is sent back; `parsed_arguments` is the client's own.
+    for name in ["id", "status", "type"] {
+        fields.string(name, 256)?;
+    }
+    fields.take("parsed_arguments");
+    fields.done()?;
+    Ok(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
+}
+
+fn output(item: &Value, place: usize) -> ApiResult<Value> {
+    let mut fields = item_fields(item, place)?;
+    let id = required(&mut fields, "call_id")?;
+    let content = required(&mut fields, "output")?;
+    for name in ["id", "status", "type"] {
+        fields.string(name, 256)?;
+    }
+    fields.done()?;
+    Ok(json!({"role": "tool", "tool_call_id": id, "content": content}))
+}
+
+/// The message of an input item.
+fn message(item: &Value, place: usize) -> ApiResult<Value> {
+    let param = format!("input[{place}]");
+    let mut fields = item_fields(item, place)?;
     match fields.string("type", 64)?.as_deref() {
         None | Some("message") => {}
         Some(other) => {
             return Err(ApiError::new(
                 ErrorCode::UnsupportedParameter,
-                format!("input items of type {other:?} are not supported; send messages"),
+                format!("input items of type {other:?} are not supported; send messages, function_call and function_call_output"),
             )
             .param(param));
         }
@@ -73,10 +132,7 @@ pub(super) fn message(item: &Value, place: usize) -> ApiResult<Message> {
         fields.string(name, 256)?;
     }
     fields.done()?;
-    Ok(Message {
-        role: template_role(role),
-        content,
-    })
+    Ok(json!({"role": template_role(role), "content": content}))
 }
 
 /// `developer` is `OpenAI`'s newer word for what templates call `system`.
@@ -111,8 +167,8 @@ pub(super) async fn before(
     store: &dyn Store,
     tenant: &str,
     previous: &str,
-) -> ApiResult<Vec<Message>> {
-    let mut turns: Vec<Vec<Message>> = Vec::new();
+) -> ApiResult<Vec<Value>> {
+    let mut turns: Vec<Vec<Value>> = Vec::new();
     let mut next = Some(previous.to_owned());
     while let Some(id) = next {
         if turns.len() >= MAX_CHAIN {
@@ -133,7 +189,7 @@ async fn turn(
     store: &dyn Store,
     tenant: &str,
     id: &str,
-) -> ApiResult<(Vec<Message>, Option<String>)> {
+) -> ApiResult<(Vec<Value>, Option<String>)> {
     let found = find(store, tenant, id).await;
     let (run, record) = found.map_err(|error| match error.code() {
         ErrorCode::RunNotFound => ApiError::new(
@@ -152,18 +208,16 @@ async fn turn(
             ),
         ));
     }
-    let mut said = record
-        .input
-        .iter()
-        .enumerate()
-        .map(|(place, item)| message(item, place))
-        .collect::<ApiResult<Vec<_>>>()?;
+    let mut said = Vec::new();
+    for (place, item) in record.input.iter().enumerate() {
+        add_item(&mut said, item, place)?;
+    }
     let earlier = record.previous_response_id.clone();
     let answered = tell(store, &run, record).await?;
-    said.push(Message {
-        role: "assistant".to_owned(),
-        content: answered.text,
-    });
+    said.push(json!({"role": "assistant", "content": answered.text}));
+    for call in answered.called.whole() {
+        add_call(&mut said, json!(call));
+    }
     Ok((said, earlier))
 }
 

@@ -1,13 +1,15 @@
 //! The fields of `POST /v1/responses`, and what they mean for a run.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_protocol::error::ErrorCode;
 
-use super::super::format::response_format;
+use super::super::format::{FormatParams, response_format, shape as tools_shape};
 use super::super::headers::Headers;
-use super::input::{before, items, message};
+use super::super::turns::speaks_of_tools;
+use super::input::{add_item, before, items};
 use super::record::{Record, ShapeView};
 use crate::admit::{Input, Params, RunRequest, Sampling, Shape};
+use crate::dialogue::Dialogue;
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::Fields;
 use crate::http::route::Call;
@@ -59,8 +61,7 @@ pub(super) async fn read(
         top_p: fields.peek("top_p").cloned(),
         ..record(&mut fields)?
     };
-    let (shape, shape_view) = shape(&mut fields)?;
-    record.shape = shape_view;
+    let (shape, tools) = shape(&mut fields, &mut record.shape)?;
     let sampling = Sampling {
         temperature: fields.number("temperature", 0.0..=2.0)?,
         top_p: fields.number("top_p", f64::MIN_POSITIVE..=1.0)?,
@@ -69,7 +70,8 @@ pub(super) async fn read(
     };
     refuse_unsupported(&mut fields)?;
     fields.done()?;
-    let input = conversation(call, &record).await?;
+    let messages = conversation(call, &record).await?;
+    let input = input_of(messages, tools);
     let attachment = record
         .store
         .then(|| serde_json::to_vec(&record).expect("records serialize"));
@@ -89,7 +91,7 @@ pub(super) async fn read(
     let attended = headers.request_key.is_none() && !record.background;
     let request = RunRequest {
         requested: model,
-        input: Input::Chat(input),
+        input,
         params: PARAMS,
         max_output_tokens: record.max_output_tokens,
         request_key: headers.request_key,
@@ -171,22 +173,27 @@ fn logprobs(fields: &mut Fields) -> ApiResult<Option<u32>> {
     Ok(shown.then(|| top.unwrap_or(0) as u32))
 }
 
+/// As the Responses API calls them; `text.format` is read apart.
+const NAMES: FormatParams = FormatParams {
+    format: "text.format",
+    tools: "tools",
+    choice: "tool_choice",
+    parallel: "parallel_tool_calls",
+};
+
 /// What the output must look like, and how that is shown again: the one place for formats and tools.
-fn shape(fields: &mut Fields) -> ApiResult<(Shape, ShapeView)> {
-    let mut view = ShapeView::default();
-    let mut shape = Shape::default();
-    let neutral: &[(&str, &[&str])] = &[
-        ("tools", &["[]"]),
-        ("tool_choice", &["\"none\"", "\"auto\""]),
-        ("parallel_tool_calls", &["true", "false"]),
-    ];
-    for (name, values) in neutral {
-        if let Some(value) = fields.take(name)
-            && !values.contains(&value.to_string().as_str())
-        {
-            return Err(unsupported(name));
-        }
+fn shape(fields: &mut Fields, view: &mut ShapeView) -> ApiResult<(Shape, Option<Value>)> {
+    if let Some(tools) = fields.peek(NAMES.tools) {
+        view.tools = tools.clone();
     }
+    if let Some(choice) = fields.peek(NAMES.choice) {
+        view.tool_choice = choice.clone();
+    }
+    if let Some(parallel) = fields.peek(NAMES.parallel).and_then(Value::as_bool) {
+        view.parallel_tool_calls = parallel;
+    }
+    let (tools, shown) = tools_shape(fields, NAMES)?;
+    let mut shape = Shape::default();
     if let Some(mut text) = fields.object("text")? {
         if text
             .string("verbosity", 16)?
@@ -200,22 +207,40 @@ fn shape(fields: &mut Fields) -> ApiResult<(Shape, ShapeView)> {
         }
         text.done()?;
     }
-    Ok((shape, view))
+    match (shape, tools) {
+        (shape, Shape::Free) => Ok((shape, None)),
+        (Shape::Free, tools) => Ok((tools, shown)),
+        _ => Err(ApiError::new(
+            ErrorCode::UnsupportedParameter,
+            "`text.format` and `tools` together are not supported; send one, or forbid the tools by `tool_choice`",
+        )
+        .param("text.format")),
+    }
 }
 
-async fn conversation(call: &Call, record: &Record) -> ApiResult<Vec<Message>> {
+/// A conversation that speaks of tools is given to the template as it is.
+fn input_of(messages: Vec<Value>, tools: Option<Value>) -> Input {
+    if tools.is_some() || messages.iter().any(speaks_of_tools) {
+        return Input::Dialogue(Dialogue { messages, tools });
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let plain = |turn: Value| Message {
+        role: text(&turn["role"]),
+        content: text(&turn["content"]),
+    };
+    Input::Chat(messages.into_iter().map(plain).collect())
+}
+
+async fn conversation(call: &Call, record: &Record) -> ApiResult<Vec<Value>> {
     let mut messages = Vec::new();
     if let Some(text) = &record.instructions {
-        messages.push(Message {
-            role: "system".to_owned(),
-            content: text.clone(),
-        });
+        messages.push(json!({"role": "system", "content": text}));
     }
     if let Some(previous) = &record.previous_response_id {
         messages.extend(before(&*call.core.store, &call.tenant.name, previous).await?);
     }
     for (place, item) in record.input.iter().enumerate() {
-        messages.push(message(item, place)?);
+        add_item(&mut messages, item, place)?;
     }
     Ok(messages)
 }

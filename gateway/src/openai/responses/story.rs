@@ -2,8 +2,11 @@
 
 use serde_json::Value;
 use weir_protocol::error::ErrorCode;
-use weir_run::{Event, EventKind, FinishReason, Run, RunId, RunStatus, TokenLogprob, Usage};
+use weir_run::{
+    Event, EventKind, FinishReason, Run, RunId, RunStatus, TokenLogprob, ToolCallDelta, Usage,
+};
 
+use super::super::called::Called;
 use super::record::{Record, bare, response_id};
 use super::wire::{self, Item, Part, ResponseView};
 use crate::error::{ApiError, ApiResult};
@@ -20,6 +23,7 @@ pub(crate) struct Story {
     /// Whether the message was begun.
     pub(super) began: bool,
     pub(super) text: String,
+    pub(super) called: Called,
     pub(super) logprobs: Vec<TokenLogprob>,
     /// Of tokens without text at the end so far.
     held: Vec<TokenLogprob>,
@@ -40,8 +44,8 @@ pub(super) enum Turn {
     Accepted,
     /// A worker took it up.
     Started,
-    /// Text, with the log-probabilities of its tokens.
-    Text(String, Vec<TokenLogprob>),
+    /// Text, with the log-probabilities of its tokens; and pieces of calls.
+    Output(String, Vec<TokenLogprob>, Vec<ToolCallDelta>),
     /// Nothing that a response shows.
     Nothing,
     /// It is over.
@@ -64,6 +68,7 @@ impl Story {
             status: RunStatus::Accepted,
             began: false,
             text: String::new(),
+            called: Called::default(),
             logprobs: Vec::new(),
             held: Vec::new(),
             end: None,
@@ -78,7 +83,12 @@ impl Story {
                 self.status = RunStatus::Running;
                 Turn::Started
             }
-            EventKind::Delta { text, logprobs, .. } => self.delta(text, logprobs),
+            EventKind::Delta {
+                text,
+                logprobs,
+                tool_calls,
+                ..
+            } => self.delta(text, logprobs, tool_calls),
             EventKind::Completed {
                 finish_reason,
                 usage,
@@ -105,8 +115,8 @@ impl Story {
     /// Reads one more event, for who wants the whole only.
     pub(super) fn follow(&mut self, event: Event) {
         match self.read(event) {
-            Turn::Text(..) => self.began = true,
-            Turn::Ended if self.status == RunStatus::Completed => self.began = true,
+            Turn::Output(text, ..) if !text.is_empty() => self.began = true,
+            Turn::Ended if self.is_message() => self.began = true,
             _ => {}
         }
     }
@@ -121,17 +131,32 @@ impl Story {
         Ok(())
     }
 
-    fn delta(&mut self, text: String, logprobs: Option<Vec<TokenLogprob>>) -> Turn {
+    /// Whether an answer without text is a message all the same: one of calls is none.
+    pub(super) fn is_message(&self) -> bool {
+        self.status == RunStatus::Completed && self.called.all().is_empty()
+    }
+
+    fn delta(
+        &mut self,
+        text: String,
+        logprobs: Option<Vec<TokenLogprob>>,
+        pieces: Vec<ToolCallDelta>,
+    ) -> Turn {
         self.held.extend(logprobs.unwrap_or_default());
+        self.called.add(pieces.clone());
         if text.is_empty() {
-            return Turn::Nothing;
+            return if pieces.is_empty() {
+                Turn::Nothing
+            } else {
+                Turn::Output(text, Vec::new(), pieces)
+            };
         }
         self.text.push_str(&text);
         let new = std::mem::take(&mut self.held);
         if self.record.logprobs.is_some() {
             self.logprobs.extend(new.iter().cloned());
         }
-        Turn::Text(text, new)
+        Turn::Output(text, new, pieces)
     }
 
     fn ended(
@@ -177,6 +202,11 @@ impl Story {
         Item::message(&self.item_id, status, Some(self.part()))
     }
 
+    /// The id of the item of a call.
+    pub(super) fn call_id(&self, place: usize) -> String {
+        format!("fc_{}_{place}", self.item_id.trim_start_matches("msg_"))
+    }
+
     pub(super) fn part(&self) -> Part<'_> {
         Part::text(
             &self.text,
@@ -186,11 +216,20 @@ impl Story {
 
     /// The whole response as far as it is known, under a status of the caller's where the event says another than the run.
     pub(super) fn view(&self, status: &'static str, completed_at: Option<u64>) -> ResponseView<'_> {
-        let output = if self.began {
-            vec![self.item()]
-        } else {
-            Vec::new()
-        };
+        let mut output: Vec<Item<'_>> = self.began.then(|| self.item()).into_iter().collect();
+        let calls = self.called.all().iter().enumerate();
+        output.extend(
+            calls
+                .filter(|(_, call)| call.is_whole())
+                .map(|(place, call)| {
+                    Item::call(
+                        self.call_id(place),
+                        "completed",
+                        call,
+                        &call.function.arguments,
+                    )
+                }),
+        );
         ResponseView {
             id: &self.id,
             object: "response",

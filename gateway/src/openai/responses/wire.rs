@@ -5,6 +5,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Value, json};
 use weir_run::{TokenLogprob, Usage};
 
+use super::super::called::WholeCall;
 use super::record::Record;
 
 /// A response.
@@ -59,17 +60,30 @@ impl Serialize for ResponseView<'_> {
 
 /// An output item.
 #[derive(Serialize)]
-pub(crate) struct Item<'a> {
-    id: &'a str,
-    r#type: &'static str,
-    status: &'static str,
-    role: &'static str,
-    content: Vec<Part<'a>>,
+#[serde(untagged)]
+pub(crate) enum Item<'a> {
+    /// Text.
+    Message {
+        id: &'a str,
+        r#type: &'static str,
+        status: &'static str,
+        role: &'static str,
+        content: Vec<Part<'a>>,
+    },
+    /// A call of a function.
+    Call {
+        id: String,
+        r#type: &'static str,
+        status: &'static str,
+        call_id: &'a str,
+        name: &'a str,
+        arguments: &'a str,
+    },
 }
 
 impl<'a> Item<'a> {
     pub(super) fn message(id: &'a str, status: &'static str, part: Option<Part<'a>>) -> Self {
-        Self {
+        Self::Message {
             id,
             r#type: "message",
             status,
@@ -77,11 +91,28 @@ impl<'a> Item<'a> {
             content: part.into_iter().collect(),
         }
     }
+
+    /// With as much of its arguments as is to be shown.
+    pub(super) fn call(
+        id: String,
+        status: &'static str,
+        call: &'a WholeCall,
+        arguments: &'a str,
+    ) -> Self {
+        Self::Call {
+            id,
+            r#type: "function_call",
+            status,
+            call_id: &call.id,
+            name: &call.function.name,
+            arguments,
+        }
+    }
 }
 
 /// A part of a message.
 #[derive(Serialize)]
-pub(super) struct Part<'a> {
+pub(crate) struct Part<'a> {
     r#type: &'static str,
     annotations: [Value; 0],
     logprobs: Vec<TokenView<'a>>,
@@ -100,7 +131,7 @@ impl<'a> Part<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct TokenView<'a> {
+pub(crate) struct TokenView<'a> {
     token: &'a str,
     bytes: &'a [u8],
     logprob: f32,
