@@ -31,9 +31,16 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         // What others send meanwhile depends on how long "meanwhile" is: from nothing up, until it holds.
         for _ in 0..ROUNDS {
             let weights = &self.config.class_weights;
-            let mut ahead = self.fair[level].ahead_of(tenant, class, weights, (wait_ms, now_ms));
+            let equals = self.fair[level].ahead_of(tenant, class, weights, (wait_ms, now_ms));
+            let mut ahead = equals;
             ahead.add(urgent);
             let next_ms = self.rates.wait_ms(ahead, free, urgent_us, now_ms);
+            // However urgent the rest is: a priority that waits has its turn each time it has aged past all that are above it.
+            let aging_ms = self.config.aging_ms.saturating_mul(level as u64);
+            let next_ms = match level {
+                0 => next_ms,
+                _ => next_ms.min(aging_ms.saturating_mul(equals.runs + 1)),
+            };
             // From below, so what is left grows: a step of two percent is near enough.
             let is_near = next_ms <= wait_ms + wait_ms / 50;
             wait_ms = next_ms;

@@ -4,6 +4,13 @@ use weir_admission::{Config, Priority, Refused};
 
 use crate::pool::{Pool, Random, Run};
 
+/// One by default; `WEIR_SEEDS` for more.
+fn seeds() -> u64 {
+    option_env!("WEIR_SEEDS")
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(1)
+}
+
 /// Until then it has not measured enough.
 const WARM_MS: u64 = 60_000;
 const UNTIL_MS: u64 = 260_000;
@@ -171,7 +178,7 @@ fn factor(estimate: u64, wait: u64) -> u64 {
 fn estimates_keep_their_band_under_every_load() {
     let mut failed = Vec::new();
     for load in &LOADS {
-        for seed in 0..2 {
+        for seed in 0..seeds() {
             let judged = measure(load, seed);
             let mut factors: Vec<u64> = judged.iter().map(|(e, w)| factor(*e, *w)).collect();
             factors.sort_unstable();
@@ -207,7 +214,7 @@ fn estimates_keep_their_band_under_every_load() {
 /// At three times what the pool can do: what is let in is served, what is refused could not have been, and no seat idles.
 #[test]
 fn what_cannot_be_met_is_refused_at_once_and_what_can_be_is_not() {
-    for seed in 0..2 {
+    for seed in 0..seeds() {
         println!("seed {seed}");
         let mut random = Random(seed);
         let config = Config {

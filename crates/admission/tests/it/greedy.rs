@@ -1,7 +1,5 @@
 //! What one tenant has to wait while others flood the pool.
 
-use std::collections::BTreeMap;
-
 use weir_admission::{Config, Priority};
 
 use crate::pool::{Pool, Random, Run};
@@ -114,7 +112,7 @@ fn flooded(flood: &Flood, seed: u64) -> (Vec<u64>, usize) {
 fn a_modest_tenant_waits_little_whoever_floods() {
     let mut failed = Vec::new();
     for flood in &FLOODS {
-        for seed in 0..3 {
+        for seed in 0..2 {
             let (waits, lost) = flooded(flood, seed);
             let at = |percent: usize| waits[(waits.len() - 1) * percent / 100];
             let line = format!(
@@ -133,30 +131,36 @@ fn a_modest_tenant_waits_little_whoever_floods() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// Ten tenants that always wait, of three priorities: in the long run all of a priority get the same, and batch goes on.
+/// Three times what the pool can do, all of it urgent, and a batch tenant beside it.
 #[test]
 fn a_flood_of_urgent_runs_does_not_starve_batch() {
-    for seed in 0..3 {
+    for seed in 0..2 {
         println!("seed {seed}");
         let mut random = Random(seed);
-        let mut pool = Pool::new(Config::default(), 8);
-        for at in (0..200_000).step_by(20) {
+        let config = Config {
+            max_depth: 512,
+            ..Config::default()
+        };
+        let mut pool = Pool::new(config, 8);
+        for at in (0..200_000).step_by(50) {
             pool.advance_to(at);
-            let tenant = random.below(9);
-            let priority = Priority::ALL[(tenant / 3) as usize];
-            let mut run = chat(&mut random, tenant, priority);
+            let tenant = random.below(3);
+            let mut run = chat(&mut random, tenant, Priority::Interactive);
             run.max_wait_ms = 120_000;
             pool.offer(run);
+            if at % 5_000 == 0 {
+                let mut run = chat(&mut random, 9, Priority::Batch);
+                run.max_wait_ms = 120_000;
+                pool.offer(run);
+            }
         }
-        let mut by_priority: BTreeMap<Priority, u32> = BTreeMap::new();
-        for (id, _) in &pool.started {
-            *by_priority.entry(pool.runs[id].priority).or_default() += 1;
-        }
-        // Aging: one of batch now and then, however urgent the rest is.
-        assert!(by_priority[&Priority::Batch] >= 5, "{by_priority:?}");
-        assert!(
-            by_priority[&Priority::Interactive] > 4 * by_priority[&Priority::Standard],
-            "{by_priority:?}"
-        );
+        let batch = pool.started.iter().map(|(id, wait)| (pool.runs[id], wait));
+        let batch: Vec<_> = batch
+            .filter(|(run, _)| run.priority == Priority::Batch)
+            .collect();
+        let last = batch.iter().map(|(run, wait)| run.offered_ms + *wait).max();
+        println!("{} of batch, the last at {last:?}", batch.len());
+        // Aging: one about every ten seconds, to the end.
+        assert!(batch.len() >= 15 && last >= Some(180_000));
     }
 }
