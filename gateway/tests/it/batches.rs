@@ -38,8 +38,9 @@ async fn begin(client: &Client, text: &str, more: &Value) -> String {
 }
 
 async fn wait_batch(client: &Client, id: &str, any: &[&str]) -> Value {
+    let mut batch = Value::Null;
     for _ in 0..2000 {
-        let batch = client.get(&format!("/v1/batches/{id}")).await.body;
+        batch = client.get(&format!("/v1/batches/{id}")).await.body;
         let counts = &batch["request_counts"];
         assert!(
             counts["completed"].as_u64().unwrap() + counts["failed"].as_u64().unwrap()
@@ -51,7 +52,7 @@ async fn wait_batch(client: &Client, id: &str, any: &[&str]) -> Value {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("batch {id} did not become any of {any:?}");
+    panic!("it did not become any of {any:?}: {batch}");
 }
 
 /// Lines of a file of a batch, by `custom_id`; a name twice is a failure.
