@@ -42,7 +42,7 @@ def test_a_response_is_created_retrieved_and_deleted(client):
 
 
 def test_a_stream_has_the_events_and_numbers_that_the_client_expects(client):
-    events = list(client.responses.create(**body("Count from 1 to 5.", stream=True)))
+    events = list(client.responses.create(**body("Spell the word house.", stream=True)))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = [event.type for event in events]
     assert kinds[0] == "response.created" and kinds[-1] == "response.completed"

@@ -40,6 +40,8 @@ pub(crate) struct Deleted {
     pub(crate) runs: u64,
     /// Live runs, which keep theirs.
     pub(crate) live: u64,
+    /// Files that are gone; those that a batch still reads stay.
+    pub(crate) files: u64,
     /// Whether the store's files hold none of it any more.
     pub(crate) scrubbed: bool,
     /// Why not, and until when.
@@ -119,6 +121,7 @@ pub(crate) async fn carry_out(
             break;
         }
     }
+    deleted.files = crate::files::forget(store, &deletion.tenant, deletion.before_ms).await?;
     match store.scrub().await? {
         Scrub::Done => deleted.scrubbed = true,
         Scrub::Later(why) => deleted.scrubbed_later = Some(why),

@@ -13,6 +13,6 @@ mod upload;
 
 pub(crate) use meta::{FileMeta, Purpose, find, new_id, read, to_bytes};
 pub(crate) use pieces::{LineReader, PieceWriter, remove_pieces};
-pub(crate) use serve::{content, delete, list, retrieve};
+pub(crate) use serve::{content, delete, forget, list, retrieve};
 pub(crate) use sweep::{KEYS, Marker, keep_swept};
 pub(crate) use upload::{DEFAULT_LIFE_S, LIFE_S, upload};

@@ -82,11 +82,17 @@ pub(crate) async fn delete(call: &Call, id: &str) -> ApiResult<Response<Body>> {
             format!("batch {batch} still reads this file; cancel it or wait for its end"),
         ));
     }
+    remove(&**store, tenant, id).await?;
+    let deleted = value!({"id": id, "object": "file", "deleted": true});
+    Ok(json(StatusCode::OK, &deleted))
+}
+
+async fn remove(store: &dyn Store, tenant: &str, id: &str) -> ApiResult<()> {
     store
         .write_objects(vec![
             ObjectWrite {
                 space: FILES,
-                owner: tenant.clone(),
+                owner: tenant.to_owned(),
                 name: id.to_owned(),
                 expect: Expect::Any,
                 data: None,
@@ -95,9 +101,37 @@ pub(crate) async fn delete(call: &Call, id: &str) -> ApiResult<Response<Body>> {
         ])
         .await?;
     // Its space is free when this answers; if it cannot be, the marker has it freed soon.
-    take_away(&**store, tenant, id).await.ok();
-    let deleted = value!({"id": id, "object": "file", "deleted": true});
-    Ok(json(StatusCode::OK, &deleted))
+    take_away(store, tenant, id).await.ok();
+    Ok(())
+}
+
+/// Deletes a tenant's files that came before a moment, but for those that a batch still reads; how many.
+pub(crate) async fn forget(store: &dyn Store, tenant: &str, before_ms: u64) -> ApiResult<u64> {
+    let (mut after, mut count) = (String::new(), 0);
+    loop {
+        let found = store
+            .objects(ObjectRange {
+                space: FILES,
+                owner: tenant.to_owned(),
+                after,
+                before: None,
+                descending: false,
+                limit: PAGE,
+            })
+            .await?;
+        let Some(last) = found.last() else {
+            return Ok(count);
+        };
+        after = last.name.clone();
+        for object in &found {
+            let meta: FileMeta = read(object)?;
+            let is_meant = meta.created_at_ms < before_ms;
+            if is_meant && batches::reading(store, tenant, &meta.id).await?.is_none() {
+                remove(store, tenant, &meta.id).await?;
+                count += 1;
+            }
+        }
+    }
 }
 
 pub(crate) async fn content(call: &Call, id: &str) -> ApiResult<Response<Body>> {

@@ -19,6 +19,7 @@ use crate::http::reply::{event_stream, json, name_run};
 use crate::http::route::Call;
 use crate::http::sse::{EventStream, Native};
 use crate::hub::EventSource;
+use crate::openai::idempotency_key;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,6 +39,7 @@ struct Accepted<'a> {
 
 pub(crate) async fn inference(mut call: Call) -> ApiResult<Response<Body>> {
     let bytes = call.read_body().await?;
+    let key = idempotency_key(&call)?;
     let Call {
         core,
         tenant,
@@ -55,7 +57,16 @@ pub(crate) async fn inference(mut call: Call) -> ApiResult<Response<Body>> {
         .ok_or_else(|| ApiError::invalid("model", "`model` is missing; name a model"))?;
     let directory = core.directory.load_full();
     let target = directory.resolve(&tenant, &model)?;
-    let request = read_request(fields, model, hash)?;
+    let mut request = read_request(fields, model, hash)?;
+    // The header is another word for `requestKey`, as on all calls that make something.
+    if let Some(key) = key
+        && request.request_key.get_or_insert_with(|| key.clone()) != &key
+    {
+        return Err(ApiError::invalid(
+            "requestKey",
+            "`requestKey` and the header Idempotency-Key differ; send one",
+        ));
+    }
     let admitting = Arc::clone(&core);
     let admission = async move { admitting.admit(&directory, &tenant, &target, request).await };
     let Admitted { run, replayed } = core.to_its_end(admission).await?;
