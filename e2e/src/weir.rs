@@ -76,7 +76,21 @@ impl Weir {
     /// # Errors
     /// The program cannot be started.
     pub fn spawn(manifests: &Path, data: &Path, listen: &str, more: &[&str]) -> Result<Self> {
-        let mut child = weir_command()
+        Self::spawn_as(weir_command(), manifests, data, listen, more)
+    }
+
+    /// The same with another program.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn spawn_as(
+        mut program: Command,
+        manifests: &Path,
+        data: &Path,
+        listen: &str,
+        more: &[&str],
+    ) -> Result<Self> {
+        let mut child = program
             .arg("up")
             .arg(manifests)
             .args([

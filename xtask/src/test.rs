@@ -110,6 +110,15 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
         cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
     })?;
     let weir = target().join("release/weir").display().to_string();
+    let broken = target().join("faults");
+    if extent == Extent::Full {
+        step("broken build", &|| {
+            let folder = broken.display().to_string();
+            let features = ["--features", "faults", "--target-dir", &folder];
+            let build = ["build", "--release", "--quiet", "--bin", "weir"];
+            cargo(&[&build[..], &features[..]].concat(), &[])
+        })?;
+    }
     step("end-to-end tests", &|| {
         end_to_end(extent, &weir, &python_text, &node)
     })?;
@@ -128,6 +137,10 @@ fn end_to_end(extent: Extent, weir: &str, python: &str, node: &str) -> Result<()
         ("WEIR_NODE", node),
     ];
     settings.extend(extent.counts());
+    let broken = target().join("faults/release/weir").display().to_string();
+    if extent == Extent::Full {
+        settings.push(("WEIR_BROKEN_BIN", &broken));
+    }
     let arguments = [
         "test",
         "--package",

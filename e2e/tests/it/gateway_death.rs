@@ -2,11 +2,13 @@
 //! checker judges what clients saw and what the store holds.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use weir_e2e::checker::{Dump, Rules, check, intensity};
+use weir_e2e::checker::{Dump, Intensity, Rules, Violation, check, intensity};
 use weir_e2e::load::Load;
 use weir_e2e::{RandomModel, Seeded, Signal, Site, Tenant, Weir, send, weir_command};
 
@@ -15,7 +17,7 @@ const CLIENTS: u64 = 5;
 const LIVES: u64 = 20;
 const DAY_S: u64 = 86_400;
 const ACME_TOKENS: u64 = 100_000_000;
-const GLOBEX_TOKENS: u64 = 20_000;
+const GLOBEX_TOKENS: u64 = 1_200;
 
 fn kills() -> u64 {
     let set = std::env::var("WEIR_KILLS").ok();
@@ -47,28 +49,120 @@ fn survive(engine: &str) {
     }
 }
 
-fn site() -> Site {
+fn site(globex_tokens: u64) -> Site {
     let tenant = |name, tokens| Tenant {
         name,
         spec: json!({"windows": [{"period": "24h", "tokens": tokens}]}),
     };
-    let tenants = [tenant("acme", ACME_TOKENS), tenant("globex", GLOBEX_TOKENS)];
+    let tenants = [tenant("acme", ACME_TOKENS), tenant("globex", globex_tokens)];
     Site::random(RandomModel::default(), &tenants).unwrap()
 }
 
-fn start(site: &Site, engine: &str) -> Weir {
-    let more = ["--store", engine];
-    let mut weir = Weir::spawn(&site.manifests(), &site.data(), "127.0.0.1:0", &more).unwrap();
-    weir.wait_ready().unwrap();
-    weir
+fn start(site: &Site, engine: &str, broken: Broken) -> anyhow::Result<Weir> {
+    let more = ["--store", engine, "--drain-s", "10"];
+    let program = broken.map_or_else(weir_command, |(program, name)| {
+        let mut command = Command::new(program);
+        command.env("WEIR_BREAK", name);
+        command
+    });
+    let (manifests, data) = (site.manifests(), site.data());
+    let mut weir = Weir::spawn_as(program, &manifests, &data, "127.0.0.1:0", &more)?;
+    weir.wait_ready()?;
+    Ok(weir)
 }
 
+/// A store that cannot be opened or read has lost something.
+fn lost(why: impl std::fmt::Display) -> (Vec<Violation>, anyhow::Result<()>, Intensity) {
+    let what = why.to_string();
+    let invariant = 'D';
+    (
+        vec![Violation { invariant, what }],
+        Ok(()),
+        Intensity::default(),
+    )
+}
+
+/// A program that is built to be broken, and how.
+type Broken<'a> = Option<(&'a Path, &'a str)>;
+
 fn one_folder(engine: &str, seed: u64, lives: u64) {
+    let (found, finished, much) = judged(engine, seed, lives, None);
+    assert!(
+        found.is_empty(),
+        "{engine}, seed {seed}, {lives} kills: {} violations, first {:#?}",
+        found.len(),
+        &found[..found.len().min(5)]
+    );
+    finished.unwrap();
+    eprintln!("{engine}: {lives} kills, {much:?}");
+    // A quiet run proves nothing.
+    assert!(much.runs > 3 * lives, "too few runs: {much:?}");
+    assert!(much.tokens > 30 * lives, "too few tokens: {much:?}");
+    assert!(much.cut > lives, "too few calls were cut: {much:?}");
+}
+
+/// Breaks that kills of one process show, by the checker's letter. That an old epoch writes, and memory that grows, take more.
+const BREAKS: [(&str, char); 12] = [
+    ("over-limit", 'B'),
+    ("key-twice", 'U'),
+    ("early-publish", 'D'),
+    ("replay-twice", 'S'),
+    ("re-encode", 'S'),
+    ("regenerate", 'S'),
+    ("settle-twice", 'T'),
+    ("keep-reservation", 'T'),
+    ("wrong-bill", 'L'),
+    ("lose-last", 'D'),
+    ("cross-tenant", 'I'),
+    ("never-end", 'F'),
+];
+
+/// `WEIR_BROKEN_BIN` names a `weir` with the feature `faults`; `cargo xtask test --full` builds it.
+#[test]
+fn a_broken_build_turns_the_kills_red_under_the_right_letter() {
+    let Some(program) = std::env::var_os("WEIR_BROKEN_BIN").map(PathBuf::from) else {
+        eprintln!("skipped: WEIR_BROKEN_BIN is not set (the full tests set it)");
+        return;
+    };
+    let mut seeds = Seeded::announced("broken builds");
+    let mut missed = Vec::new();
+    for (name, letter) in BREAKS {
+        let mut seen = Vec::new();
+        // Chance decides when a break shows.
+        for _ in 0..5 {
+            let (found, finished, _) = judged("log", seeds.number(), 6, Some((&program, name)));
+            seen.extend(found.iter().map(|violation| violation.invariant));
+            seen.extend(finished.err().map(|_| 'F'));
+            if seen.contains(&letter) {
+                break;
+            }
+        }
+        eprintln!("{name}: {}", seen.iter().collect::<String>());
+        if !seen.contains(&letter) {
+            missed.push((name, letter));
+        }
+    }
+    assert!(missed.is_empty(), "not found out: {missed:?}");
+}
+
+fn judged(
+    engine: &str,
+    seed: u64,
+    lives: u64,
+    broken: Broken,
+) -> (Vec<Violation>, anyhow::Result<()>, Intensity) {
+    // A broken one need not be waited for.
+    let patience = Duration::from_secs(if broken.is_some() { 5 } else { 60 });
     let mut random = Seeded(seed);
-    let site = site();
+    // A broken one has to meet its limit within a few lives.
+    let globex_tokens = if broken.is_some() { 150 } else { GLOBEX_TOKENS };
+    let site = site(globex_tokens);
     let load = Load::new("random", 48, ["acme", "globex"]);
     for _ in 0..lives {
-        let mut weir = start(&site, engine);
+        let mut weir = match start(&site, engine, broken) {
+            Ok(weir) => weir,
+            Err(error) => return lost(error),
+        };
         let stop = AtomicBool::new(false);
         let seeds: Vec<u64> = (0..CLIENTS).map(|_| random.number()).collect();
         let with_workers = random.below(2) == 1;
@@ -94,13 +188,21 @@ fn one_folder(engine: &str, seed: u64, lives: u64) {
             std::mem::forget(weir);
         }
     }
-    let weir = start(&site, engine);
+    let weir = match start(&site, engine, broken) {
+        Ok(weir) => weir,
+        Err(error) => return lost(error),
+    };
     load.ask_again(&weir.listen);
-    let finished = load.finish(&weir.listen, Duration::from_mins(1), 300);
-    assert!(weir.stop(30).unwrap().success(), "SIGTERM ends it well");
-    let dump = dump(&site, engine);
+    let finished = load.finish(&weir.listen, patience, 300);
+    // A broken one may have runs that never end.
+    let ended = weir.stop(60).unwrap();
+    assert!(ended.success() || broken.is_some(), "SIGTERM ends it well");
+    let dump = match dump(&site, engine) {
+        Ok(dump) => dump,
+        Err(error) => return lost(error),
+    };
     let history = load.history.calls();
-    let limits = [("acme", ACME_TOKENS), ("globex", GLOBEX_TOKENS)];
+    let limits = [("acme", ACME_TOKENS), ("globex", globex_tokens)];
     let limits: BTreeMap<_, _> = limits
         .map(|(tenant, limit)| ((tenant.to_owned(), DAY_S), limit))
         .into();
@@ -113,29 +215,14 @@ fn one_folder(engine: &str, seed: u64, lives: u64) {
         ..Rules::default()
     };
     let found = check(&history, &dump, &[], &rules);
-    assert!(
-        found.is_empty(),
-        "{engine}, seed {seed}, {lives} kills: {} violations, first {:#?}",
-        found.len(),
-        &found[..found.len().min(5)]
-    );
-    finished.unwrap();
-    let much = intensity(&history, &dump);
-    eprintln!("{engine}: {lives} kills, {much:?}");
-    // A quiet run proves nothing.
-    assert!(much.runs > 3 * lives, "too few runs: {much:?}");
-    assert!(much.tokens > 30 * lives, "too few tokens: {much:?}");
-    assert!(much.cut > lives, "too few calls were cut: {much:?}");
+    (found, finished, intensity(&history, &dump))
 }
 
-fn dump(site: &Site, engine: &str) -> Dump {
+fn dump(site: &Site, engine: &str) -> anyhow::Result<Dump> {
     let mut command = weir_command();
     command.args(["dump", "--store", engine, "--data"]);
-    let output = command.arg(site.data()).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Dump::parse(&String::from_utf8(output.stdout).unwrap()).unwrap()
+    let output = command.arg(site.data()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "{said}");
+    Dump::parse(&String::from_utf8(output.stdout)?)
 }
