@@ -142,6 +142,10 @@ impl Gateway {
         let workers = snapshot.workers.clone();
         let actor = Actor::new("manifests", &self.0.config.replica);
         self.0.audit.snapshot(&snapshot, actor);
+        for tenant in &snapshot.tenants {
+            // Its limits may be others: what is used may be beyond a threshold now.
+            self.0.alerts.touch(&tenant.name);
+        }
         let directory = Directory::new(snapshot, &self.0.tables);
         self.0.directory.store(Arc::new(directory));
         self.0.links.apply(&self.0, &workers);

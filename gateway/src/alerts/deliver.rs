@@ -125,6 +125,12 @@ async fn attempt(
     version: u64,
     mut delivery: Delivery,
 ) -> Result<u64, StoreError> {
+    let webhook = webhook(core, &delivery.tenant);
+    let is_old = now_ms().saturating_sub(delivery.created_ms) >= GIVE_UP_MS;
+    if webhook.is_none() && !is_old {
+        // Nothing was read yet, or the tenant is gone for a while.
+        return Ok(u64::MAX);
+    }
     delivery.due_ms = now_ms().saturating_add(LEASE_MS);
     delivery.attempts = delivery.attempts.saturating_add(1);
     let claim = write(&delivery, Expect::Version(version), true);
@@ -133,21 +139,10 @@ async fn attempt(
         return Ok(u64::MAX);
     }
     let mine = Expect::Version(version.saturating_add(1));
-    let webhook = {
-        let directory = core.directory.load();
-        let tenants = directory.keys.tenants().iter();
-        let mut of = tenants.filter(|tenant| tenant.name == delivery.tenant);
-        of.next().map(|tenant| tenant.alerts.webhook.clone())
+    let Some(webhook) = webhook.flatten() else {
+        return end(core, &delivery, mine, "there is no webhook for it").await;
     };
-    let problem = match webhook {
-        // Nothing was read yet, or the tenant is gone for a while.
-        None => Some("the tenant is not in force here".to_owned()),
-        Some(None) => {
-            return end(core, &delivery, mine, "its webhook was removed").await;
-        }
-        Some(Some(webhook)) => send(fetch, &webhook, &delivery).await.err(),
-    };
-    let Some(problem) = problem else {
+    let Err(problem) = send(fetch, &webhook, &delivery).await else {
         core.alerts.delivered("delivered");
         let done = write(&delivery, mine, false);
         core.store.write_objects(vec![done]).await?;
@@ -161,7 +156,7 @@ async fn attempt(
         problem,
         "an alert was not taken"
     );
-    if now_ms().saturating_sub(delivery.created_ms) >= GIVE_UP_MS {
+    if is_old {
         return end(core, &delivery, mine, &problem).await;
     }
     let pause_ms = pause_ms(core.config.webhook_pause, delivery.attempts);
@@ -169,6 +164,14 @@ async fn attempt(
     let again = write(&delivery, mine, true);
     core.store.write_objects(vec![again]).await?;
     Ok(pause_ms)
+}
+
+/// Where the tenant is told now: `None` when it is not in force, `Some(None)` when it has no webhook.
+fn webhook(core: &Core, tenant: &str) -> Option<Option<Webhook>> {
+    let directory = core.directory.load();
+    let mut tenants = directory.keys.tenants().iter();
+    let found = tenants.find(|of| of.name == tenant)?;
+    Some(found.alerts.webhook.clone())
 }
 
 /// Doubles with each attempt, up to a bound.
