@@ -76,7 +76,7 @@ async fn a_run_looks_as_the_contract_shows_it() {
     assert_eq!(
         usage["byModel"],
         json!([{"model": "tiny", "version": 2, "runs": {"completed": 1, "cancelled": 0, "interrupted": 0, "failed": 0, "expired": 0},
-                "promptTokens": 5, "cachedTokens": 2, "outputTokens": 2, "costMicros": 11}])
+                "promptTokens": 5, "cachedTokens": 2, "outputTokens": 2, "costMicros": 11, "costPerCompletedRunMicros": 11}])
     );
     site.assert_settled("acme").await;
     crate::site::wait_for("the worker to forget the run", || worker.held() == 0).await;
