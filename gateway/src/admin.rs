@@ -107,8 +107,8 @@ fn tenant_of(parameters: &[(String, String)]) -> Result<String, String> {
 /// The tenant in force; one that is not in force any more still has a ledger, and no limits.
 fn find(core: &Core, name: &str) -> Arc<Tenant> {
     let directory = core.directory.load();
-    let mut tenants = directory.keys.tenants().iter();
-    let found = tenants.find(|tenant| tenant.name == name).cloned();
+    let mut tenants = directory.keys.tenants().into_iter();
+    let found = tenants.find(|tenant| tenant.name == name);
     found.unwrap_or_else(|| Arc::new(Tenant::named(name)))
 }
 

@@ -14,7 +14,7 @@ use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 use weir_telemetry::{Metrics, Readiness, bind};
 
-use crate::{Config, Gateway, Snapshot, SnapshotFile, open_store};
+use crate::{Config, Gateway, Snapshot, SnapshotFile, Tls, TlsFiles, open_store};
 
 /// How often the snapshot's file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -42,6 +42,12 @@ pub struct GatewayArgs {
     /// Where to serve clients.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
+    /// PEM file with the certificate for HTTPS; followed while it changes.
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with its private key.
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub admin: SocketAddr,
@@ -100,6 +106,8 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         data,
         store,
         listen,
+        tls_cert,
+        tls_key,
         admin,
         replica,
         drain_s,
@@ -115,6 +123,9 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         ..Config::default()
     };
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
+    if let (Some(cert), Some(key)) = (tls_cert, tls_key) {
+        gateway.secure(Tls::open(TlsFiles { cert, key })?);
+    }
     let admin = Admin {
         readiness: readiness.clone(),
         metrics: metrics.clone(),

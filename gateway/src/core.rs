@@ -1,7 +1,7 @@
 //! The parts of a running gateway and what connects them: queue to link, link to store, store to subscribers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -21,6 +21,8 @@ use crate::batches::Batches;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::evidence::Evidence;
+use crate::http::secured::Handshakes;
+use crate::http::tls::Tls;
 use crate::hub::{Hub, Intent, LiveRun, Phase};
 use crate::link::{
     Command, Ending, Job, LinkHandle, Outcome, Pending, Writer, append_durably, take_over_durably,
@@ -50,6 +52,9 @@ pub(crate) struct Core {
     pub(crate) alerts: AlertState,
     pub(crate) audit: AuditSender,
     pub(crate) draining: AtomicBool,
+    /// The listener's certificate, where it speaks TLS.
+    pub(crate) tls: OnceLock<Tls>,
+    pub(crate) handshakes: Handshakes,
     /// A run ended, or a worker came or went.
     pub(crate) quieter: Notify,
     /// Ends every task of the gateway.

@@ -7,8 +7,10 @@ use weir_protocol::error::ErrorCode;
 use weir_rollout::routing::{Table, choose, coin};
 use weir_run::{DecisionReason, RunId};
 
-use crate::auth::Keys;
+use crate::auth::{Identity, Keys};
 use crate::error::{ApiError, ApiResult};
+use crate::policy::Policies;
+use crate::settings::CorsSpec;
 use crate::snapshot::{
     ModelPermission, ModelRoute, Pool, QueueBound, ServedVersion, Snapshot, Tenant,
 };
@@ -18,6 +20,11 @@ pub(crate) struct Directory {
     pub(crate) keys: Keys,
     pub(crate) models: HashMap<String, ModelRoute>,
     pools: HashMap<String, Pool>,
+    /// Models, or versions of them, by their further names.
+    pub(crate) aliases: HashMap<String, String>,
+    pub(crate) cors: CorsSpec,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) policies: Policies,
 }
 
 /// What a request asks for: a model, or one version of it.
@@ -40,12 +47,19 @@ pub(crate) struct Candidate {
 
 impl Directory {
     /// `tables` has the last word on which table of a model is in force.
-    pub(crate) fn new(snapshot: Snapshot, tables: &Tables) -> Self {
+    /// `before` is who vouched in what it takes the place of.
+    pub(crate) fn new(snapshot: Snapshot, tables: &Tables, before: &Arc<Identity>) -> Self {
+        let settings = snapshot.settings;
+        let aliases = settings.aliases.into_iter();
         let in_force = |mut model: ModelRoute| {
             model.table = tables.offer(&model.name, model.table);
             (model.name.clone(), model)
         };
         Self {
+            aliases: aliases.map(|alias| (alias.name, alias.model)).collect(),
+            cors: settings.cors,
+            identity: Identity::next(settings.identity, before),
+            policies: settings.policies,
             keys: Keys::new(snapshot.tenants),
             models: snapshot.models.into_iter().map(in_force).collect(),
             pools: snapshot
@@ -70,8 +84,11 @@ impl Directory {
 
     /// What `model` or `model@version` names, if the tenant may use it.
     pub(crate) fn resolve(&self, tenant: &Tenant, asked: &str) -> ApiResult<Target> {
-        let (name, pinned) = match asked.rsplit_once('@') {
-            None => (asked, None),
+        // A model of that name comes before an alias. Whoever wrote an alias for one version allowed its use.
+        let alias = self.alias(asked);
+        let by_alias = alias.is_some();
+        let (name, pinned) = match alias.unwrap_or(asked).rsplit_once('@') {
+            None => (alias.unwrap_or(asked), None),
             Some((name, version)) => match version.parse::<u32>() {
                 Ok(version) => (name, Some(version)),
                 Err(_) => {
@@ -85,7 +102,7 @@ impl Directory {
         // The tenant's list decides before what exists, so that a refusal tells nothing about other tenants' models.
         let permission = permission(tenant, name)?;
         let model = self.models.get(name).ok_or_else(|| not_found(asked))?;
-        if pinned.is_some() && !permission.pinning {
+        if pinned.is_some() && !permission.pinning && !by_alias {
             return Err(ApiError::new(
                 ErrorCode::ModelNotPermitted,
                 format!(
@@ -105,6 +122,24 @@ impl Directory {
             pinned,
             version: Arc::clone(version),
         })
+    }
+
+    /// What a further name of a model stands for.
+    pub(crate) fn alias(&self, name: &str) -> Option<&str> {
+        let target = self.aliases.get(name)?;
+        (!self.models.contains_key(name)).then_some(target)
+    }
+
+    /// Whether the same policies hold for a tenant on what it asked for and on another model.
+    pub(crate) fn judges_alike(&self, tenant: &Tenant, asked: &str, other: &str) -> bool {
+        let target = self.alias(asked).unwrap_or(asked);
+        let model = target.split('@').next().unwrap_or(target);
+        let of = |model| self.policies.of(&tenant.name, model);
+        match (of(model), of(other)) {
+            (None, None) => true,
+            (Some(one), Some(two)) => Arc::ptr_eq(&one, &two),
+            _ => false,
+        }
     }
 
     /// The version that serves this run: the one that was named, or the one that the table's coin chooses.

@@ -1,5 +1,6 @@
-//! Small requests to other services, with bounds.
+//! Small requests to other services, with bounds: issuers' keys, the cluster's API server, checkers of text.
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,6 +10,8 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
 /// A client for one service.
@@ -37,6 +40,25 @@ impl Fetch {
             Ok(connector) => Self::of(connector.https_or_http().enable_http1().build()),
             Err(_) => Self::trusting(RootCertStore::empty()),
         }
+    }
+
+    /// Trusts the certificates of this PEM text and no others.
+    pub(crate) fn with_ca(pem: &[u8]) -> io::Result<Self> {
+        let wrong = |error: &dyn std::fmt::Display| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("no certificates in PEM: {error}"),
+            )
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(|error| wrong(&error))?;
+            roots.add(certificate).map_err(|error| wrong(&error))?;
+        }
+        if roots.is_empty() {
+            return Err(wrong(&"it is empty"));
+        }
+        Ok(Self::trusting(roots))
     }
 
     fn trusting(roots: RootCertStore) -> Self {

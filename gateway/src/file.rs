@@ -1,5 +1,7 @@
 //! A snapshot written to a file by whoever decides what is served: JSON, every field accounted for.
 
+mod keys;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +11,10 @@ use weir_model::{ModelText, OpenFiles};
 use weir_rollout::routing::Table;
 use weir_run::Price;
 
+use keys::{FileKeyRules, FileWindow, key_rules, window};
+
 use crate::alerts::Alerts;
+use crate::settings::{Settings, SettingsSpec};
 use crate::snapshot::{
     ApiKey, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
@@ -37,6 +42,15 @@ pub enum SnapshotFileError {
         /// Where and why.
         #[source]
         source: serde_json::Error,
+    },
+    /// Its settings cannot be used.
+    #[error("the settings in {path:?} cannot be used")]
+    Settings {
+        /// Which file.
+        path: PathBuf,
+        /// What stands against it.
+        #[source]
+        source: Box<crate::settings::SettingsError>,
     },
     /// A model's tokenizer or template cannot be loaded.
     #[error("cannot load the text side of version {version} of model {model:?} from {path:?}")]
@@ -76,6 +90,8 @@ struct FileSnapshot {
     models: Vec<FileModel>,
     pools: Vec<FilePool>,
     workers: Vec<FileWorker>,
+    #[serde(default)]
+    settings: SettingsSpec,
 }
 
 #[derive(Deserialize)]
@@ -107,14 +123,8 @@ struct FileKey {
     name: String,
     hash: String,
     not_after_ms: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct FileWindow {
-    period_seconds: u64,
-    tokens: Option<u64>,
-    micros: Option<u64>,
+    not_before_ms: Option<u64>,
+    rules: Option<FileKeyRules>,
 }
 
 #[derive(Deserialize)]
@@ -218,7 +228,13 @@ impl SnapshotFile {
         let kept: Vec<&str> = digests.map(|version| version.digest.as_str()).collect();
         self.texts
             .retain(|digest, _| kept.contains(&digest.as_str()));
+        let settings =
+            Settings::new(file.settings).map_err(|source| SnapshotFileError::Settings {
+                path: self.path.clone(),
+                source: Box::new(source),
+            })?;
         Ok(Some(Snapshot {
+            settings,
             tenants: file.tenants.into_iter().map(tenant).collect(),
             models,
             pools: file.pools.into_iter().map(pool).collect(),
@@ -296,11 +312,8 @@ fn tenant(tenant: FileTenant) -> Tenant {
         name: key.name,
         hash: key.hash,
         not_after_ms: key.not_after_ms,
-    };
-    let window = |window: FileWindow| weir_budget::WindowLimit {
-        period_s: window.period_seconds,
-        tokens: window.tokens,
-        micros: window.micros,
+        not_before_ms: key.not_before_ms,
+        rules: key.rules.map(key_rules),
     };
     let permission = |permission: FilePermission| ModelPermission {
         name: permission.name,
@@ -310,6 +323,7 @@ fn tenant(tenant: FileTenant) -> Tenant {
     };
     Tenant {
         name: tenant.name,
+        caller: None,
         keys: tenant.keys.into_iter().map(key).collect(),
         limits: weir_budget::Limits {
             windows: tenant.windows.into_iter().map(window).collect(),
@@ -360,36 +374,4 @@ fn worker(worker: FileWorker) -> WorkerEndpoint {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = r#"{"tenants": [{"name": "acme", "keys": [], "priority": "standard", "models": [], "trustScope": "acme", "retentionMs": 1}],
-        "models": [], "pools": [{"name": "small", "interactive": {"maxDepth": 1, "maxWaitMs": 2}, "standard": {"maxDepth": 3, "maxWaitMs": 4},
-        "batch": {"maxDepth": 5, "maxWaitMs": 6}, "classBounds": [512, 4096]}],
-        "workers": [{"name": "w0", "pool": "small", "address": "unix:/run/w0"}, {"name": "w1", "pool": "small", "address": "w1:7000"}]}"#;
-
-    #[test]
-    fn a_file_is_read_once_for_each_change_and_a_broken_one_names_its_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("snapshot.json");
-        std::fs::write(&path, GOOD).unwrap();
-        let mut file = SnapshotFile::new(&path);
-        let snapshot = file.read().unwrap().unwrap();
-        assert_eq!(snapshot.pools[0].queues[2].max_wait_ms, 6);
-        assert_eq!(
-            snapshot.workers[0].address,
-            WorkerAddress::Unix("/run/w0".into())
-        );
-        assert_eq!(
-            snapshot.workers[1].address,
-            WorkerAddress::Tcp("w1:7000".into())
-        );
-        assert!(file.read().unwrap().is_none(), "nothing changed");
-        std::fs::write(&path, GOOD.replace("retentionMs", "retention")).unwrap();
-        let Err(SnapshotFileError::Parse { source, .. }) = file.read() else {
-            panic!("an unknown field is refused");
-        };
-        assert!(source.to_string().contains("retention"), "{source}");
-        assert!(file.read().unwrap().is_none(), "one report for one change");
-    }
-}
+mod tests;

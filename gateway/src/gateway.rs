@@ -97,6 +97,7 @@ impl Gateway {
             directory: ArcSwap::from_pointee(Directory::new(
                 Snapshot::default(),
                 &Tables::default(),
+                &Arc::default(),
             )),
             tables: Tables::default(),
             queues: Queues::default(),
@@ -106,6 +107,8 @@ impl Gateway {
             batches: Batches::default(),
             timers: Timers::default(),
             draining: false.into(),
+            tls: std::sync::OnceLock::new(),
+            handshakes: crate::http::secured::Handshakes::default(),
             quieter: tokio::sync::Notify::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -146,10 +149,27 @@ impl Gateway {
             // Its limits may be others: what is used may be beyond a threshold now.
             self.0.alerts.touch(&tenant.name);
         }
-        let directory = Directory::new(snapshot, &self.0.tables);
+        let before = Arc::clone(&self.0.directory.load().identity);
+        let directory = Directory::new(snapshot, &self.0.tables, &before);
         self.0.directory.store(Arc::new(directory));
         self.0.links.apply(&self.0, &workers);
         self.0.quieter.notify_waiters();
+    }
+
+    /// From now on [`Gateway::serve`] speaks HTTPS with this certificate, and takes over new content of its files. Once for a gateway.
+    pub fn secure(&self, tls: crate::Tls) {
+        let core = &self.0;
+        if core.tls.set(tls).is_err() {
+            tracing::error!("the listener has a certificate already; the second one is not used");
+            return;
+        }
+        let following = Arc::clone(core);
+        core.spawn(async move {
+            if let Some(tls) = following.tls.get() {
+                let (metrics, stop) = (Arc::clone(&following.metrics), following.stop.clone());
+                tls.follow(metrics, stop).await;
+            }
+        });
     }
 
     /// Serves HTTP until `stop`; then refuses new runs, finishes the streams that are open, for at most `grace`, and returns. Runs that

@@ -33,9 +33,11 @@ mod links;
 mod metrics;
 mod native;
 mod openai;
+mod policy;
 mod reconcile;
 mod recover;
 mod replicas;
+mod settings;
 mod snapshot;
 mod stores;
 mod tables;
@@ -44,12 +46,18 @@ mod timers;
 mod worker_metrics;
 
 pub use alerts::{Alerts, Webhook};
+pub use auth::{AccountRule, ClaimRule, IdentitySpec, IssuerSpec, ServiceAccountSpec};
 pub use config::Config;
 pub use dialogue::Dialogue;
 pub use file::{SnapshotFile, SnapshotFileError};
 pub use gateway::{Gateway, WorkerView};
+pub use http::tls::{Tls, TlsError, TlsFiles};
+pub use policy::{
+    Builtin, CheckerSpec, OnFailure, PolicyError, PolicySpec, RuleAction, RulePhase, RuleSpec,
+};
+pub use settings::{AliasSpec, CorsSpec, Settings, SettingsError, SettingsSpec};
 pub use snapshot::{
-    ApiKey, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
+    ApiKey, KeyRules, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
 pub use stores::open_store;

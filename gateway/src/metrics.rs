@@ -27,6 +27,8 @@ pub(crate) struct Metrics {
     pub(crate) admission_seconds: Histogram,
     output_tokens: Counter,
     events: Counter,
+    tls_reloads: Family<Label, Counter>,
+    policy_decisions: Family<Label, Counter>,
 }
 
 impl Metrics {
@@ -59,6 +61,14 @@ impl Metrics {
             ),
             output_tokens: registry.counter("weir_gateway_output_tokens", "Output tokens billed"),
             events: registry.counter("weir_gateway_events", "Durable events"),
+            tls_reloads: registry.counters(
+                "weir_gateway_tls_reloads",
+                "New content of the certificate's files by what became of it",
+            ),
+            policy_decisions: registry.counters(
+                "weir_gateway_policy_decisions",
+                "Decisions of policies by policy and action",
+            ),
         }
     }
 
@@ -69,6 +79,26 @@ impl Metrics {
                 ("code", code.to_string()),
             ])
             .inc();
+    }
+
+    pub(crate) fn tls_reload(&self, outcome: &'static str) {
+        let label = vec![("outcome", outcome.to_owned())];
+        self.tls_reloads.get_or_create(&label).inc();
+    }
+
+    /// A policy's name comes from the settings, never from a client.
+    pub(crate) fn policy(&self, verdict: &weir_run::Verdict) {
+        let action = match verdict.action {
+            weir_run::PolicyAction::Block => "block",
+            weir_run::PolicyAction::Redact => "redact",
+            weir_run::PolicyAction::Unchecked => "unchecked",
+        };
+        let label = vec![
+            ("policy", verdict.policy.clone()),
+            ("action", action.to_owned()),
+        ];
+        let counter = self.policy_decisions.get_or_create(&label);
+        counter.inc_by(u64::from(verdict.count));
     }
 
     pub(crate) fn ended(&self, status: RunStatus) {

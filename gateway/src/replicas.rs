@@ -19,6 +19,7 @@ use weir_store::{Change, OpenRun, Peer, Replicas, StoreError};
 use crate::clock::now_ms;
 use crate::core::{CANCELLED, Core};
 use crate::link::{Command, LinkHandle, look, parse_id};
+use crate::policy::UNJUDGED;
 
 /// How often a gateway says that it lives.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -119,7 +120,7 @@ impl Core {
             let adopted = ids.iter().map(|id| replicas.adopt(*id, &peer.boot));
             for adopted in join_all(adopted).await {
                 if let Some(open) = adopted? {
-                    self.carry_on(open, held.as_ref());
+                    self.carry_on(open, held.as_ref()).await;
                 }
             }
             self.recovery_pause(count).await;
@@ -127,12 +128,15 @@ impl Core {
     }
 
     /// Takes up a run that this gateway has just taken over.
-    fn carry_on(self: &Arc<Self>, open: OpenRun, held: Option<&HeldRuns>) {
+    async fn carry_on(self: &Arc<Self>, open: OpenRun, held: Option<&HeldRuns>) {
         let id = open.run.id;
-        let job = self.revive(open);
+        let mut job = self.revive(open);
         let Some((link, at_worker)) = held.and_then(|held| held.get(&id)) else {
             return self.settle(job, "its gateway died and no worker holds the run");
         };
+        if !self.judge(&mut job.writer).await {
+            return self.settle(job, UNJUDGED);
+        }
         let command = Command::Adopt(Box::new(job), at_worker.clone());
         if let Err(Command::Adopt(job, _)) = link.send(command) {
             self.settle(*job, "its gateway died, and its worker left");
@@ -190,7 +194,7 @@ impl Core {
             for run in lost.iter().take(AT_ONCE) {
                 if let Ok(Some(open)) = replicas.adopt(*run, &me).await {
                     tracing::warn!(%run, "found a run of this gateway that nobody carried out");
-                    self.carry_on(open, None);
+                    self.carry_on(open, None).await;
                 }
             }
             suspects = unknown;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use weir_api::ValidGpuPool;
 pub use weir_api::gpu_pool::Priority;
-use weir_budget::Limits;
+use weir_budget::{KeyLimits, Limits};
 use weir_model::config::GenerationConfig;
 use weir_rollout::routing::Table;
 use weir_run::Price;
 
 use crate::alerts::Alerts;
+use crate::settings::Settings;
 use crate::text::PromptText;
 
 /// Everything that can change while the gateway runs.
@@ -24,6 +25,8 @@ pub struct Snapshot {
     pub pools: Vec<Pool>,
     /// Which processes to keep a session with.
     pub workers: Vec<WorkerEndpoint>,
+    /// What holds for all of it.
+    pub settings: Settings,
 }
 
 /// A caller's identity, limits and permissions.
@@ -33,6 +36,8 @@ pub struct Tenant {
     pub name: String,
     /// Its API keys.
     pub keys: Vec<ApiKey>,
+    /// Which key or identity of it this is, once somebody has come with one.
+    pub caller: Option<String>,
     /// Budgets, rates and concurrency. `pool_kv_tokens` is worked out from `kv_share_percent` at admission.
     pub limits: Limits,
     /// Share of a pool's KV tokens that its live runs may hold.
@@ -60,14 +65,26 @@ impl Tenant {
     pub(crate) fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            trust_scope: name.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Default for Tenant {
+    /// Nobody, who may do nothing.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
             keys: Vec::new(),
+            caller: None,
             limits: Limits::default(),
             kv_share_percent: None,
             max_prompt_tokens: None,
             max_output_tokens: None,
             priority: Priority::Batch,
             models: Vec::new(),
-            trust_scope: name.to_owned(),
+            trust_scope: String::new(),
             retention_ms: 0,
             content_deletion: false,
             alerts: Alerts::default(),
@@ -75,8 +92,36 @@ impl Tenant {
     }
 }
 
+impl Tenant {
+    /// The tenant as one of its keys may be it: with no more than both allow.
+    pub(crate) fn as_key(&self, key: &ApiKey) -> Self {
+        let mut tenant = Self {
+            caller: Some(key.name.clone()),
+            keys: Vec::new(),
+            ..self.clone()
+        };
+        let Some(rules) = &key.rules else {
+            return tenant;
+        };
+        tenant.limits.key = (rules.limits != Limits::default()).then(|| {
+            Box::new(KeyLimits {
+                name: key.name.clone(),
+                limits: rules.limits.clone(),
+            })
+        });
+        if let Some(models) = &rules.models {
+            tenant.models.retain(|model| models.contains(&model.name));
+        }
+        if let Some(priority) = rules.priority {
+            // Larger is less urgent.
+            tenant.priority = tenant.priority.max(priority);
+        }
+        tenant
+    }
+}
+
 /// A key, known only by its hash.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ApiKey {
     /// Its name, for people.
     pub name: String,
@@ -84,6 +129,21 @@ pub struct ApiKey {
     pub hash: String,
     /// Refused from then on, in milliseconds since the Unix epoch.
     pub not_after_ms: Option<u64>,
+    /// Refused before then.
+    pub not_before_ms: Option<u64>,
+    /// What it may less than its tenant.
+    pub rules: Option<KeyRules>,
+}
+
+/// What a key may less than its tenant.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRules {
+    /// Limits of its own, beside the tenant's.
+    pub limits: Limits,
+    /// Models it may use, of those that the tenant may; all of them where absent.
+    pub models: Option<Vec<String>>,
+    /// The most urgent class it may ask for.
+    pub priority: Option<Priority>,
 }
 
 /// Permission to use a model.

@@ -52,8 +52,8 @@ pub use text::{DurationText, Percent, QuantityText, TextError};
 pub use valid::{
     Accelerator, AutoscaleTargets, EngineLimits, Guardrails, ManifestFile, PromptClass, QueueBound,
     QueueBounds, RateLimits, RolloutPlan, RolloutStep, RunLimits, ShadowPlan, SignatureSource,
-    TenantKey, TenantModel, TokenPrice, ValidGpuPool, ValidManifest, ValidModelVersion,
-    ValidTenantQuota, Validate, Window,
+    TenantKey, TenantKeyLimits, TenantModel, TokenPrice, ValidGpuPool, ValidManifest,
+    ValidModelVersion, ValidTenantQuota, Validate, Window,
 };
 
 /// The API group of all kinds.

@@ -15,6 +15,8 @@ pub use status::{TenantQuotaStatus, WindowStatus};
 
 /// Names of tenants and trust scopes.
 const TENANT: &str = "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$";
+/// A model's name.
+const MODEL: &str = "^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$";
 /// A model's name, or `*` for every model.
 const MODEL_OR_ALL: &str = "^(\\*|[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?)$";
 
@@ -118,6 +120,41 @@ pub struct Key {
     /// When it ends; never where absent. Two keys may overlap while one replaces the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
+    /// When it begins; at once where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Time>,
+    /// What it may less than its tenant; as much where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<KeyLimits>,
+}
+
+/// What a key may less than its tenant. The tenant's limits hold beside these.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyLimits {
+    /// Tokens in one fixed window aligned to the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+    /// Accepted runs per minute; no bound of its own where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub requests_per_minute: Option<i64>,
+    /// Reserved tokens per minute; no bound of its own where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000_000_i64))]
+    pub tokens_per_minute: Option<i64>,
+    /// Runs at once; no bound of its own where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub concurrent_runs: Option<i32>,
+    /// The highest priority it may ask for; the tenant's where absent or higher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Models it may use, of those that the tenant may; all of them where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 96), regex(pattern = MODEL)))]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub models: Option<Vec<String>>,
 }
 
 /// An entry of a Secret in the same namespace.

@@ -13,7 +13,9 @@ pub use model_version::{
     Guardrails, ManifestFile, RolloutPlan, RolloutStep, ShadowPlan, SignatureSource, TokenPrice,
     ValidManifest, ValidModelVersion,
 };
-pub use tenant_quota::{RateLimits, RunLimits, TenantKey, TenantModel, ValidTenantQuota, Window};
+pub use tenant_quota::{
+    RateLimits, RunLimits, TenantKey, TenantKeyLimits, TenantModel, ValidTenantQuota, Window,
+};
 
 use crate::text::{DurationText, Percent, QuantityText};
 use crate::{FieldProblem, Kind, check};

@@ -20,6 +20,8 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const PUBLIC_ID_CHARS: usize = 16;
 /// 255 bits.
 const SECRET_CHARS: usize = 51;
+/// How salts of keys that people chose begin; no public id does.
+const CHOSEN: &str = "chosen-";
 /// Longest salt that is read.
 const MAX_SALT_CHARS: usize = 64;
 
@@ -69,7 +71,7 @@ impl ApiKeyHash {
     pub fn of(key: &str) -> Result<Self, RandomError> {
         let salt = match public_id(key) {
             Some(id) => id.to_owned(),
-            None => random_text(PUBLIC_ID_CHARS)?.to_string(),
+            None => format!("{CHOSEN}{}", *random_text(PUBLIC_ID_CHARS)?),
         };
         Ok(Self {
             mac: mac(&salt, key),
@@ -163,12 +165,31 @@ impl<'de> Deserialize<'de> for ApiKeyHash {
 #[derive(Clone, Debug)]
 pub struct ApiKeyIndex<T> {
     by_salt: HashMap<String, Vec<(ApiKeyHash, T)>>,
+    chosen: Vec<(ApiKeyHash, T)>,
+}
+
+/// Most hashes that a chosen key is tried against.
+const MOST_TRIED: usize = 256;
+
+/// What the key stands for among these, in the same time wherever it stands.
+fn matching<'a, T: 'a>(
+    hashes: impl Iterator<Item = &'a (ApiKeyHash, T)>,
+    key: &str,
+) -> Option<&'a T> {
+    let mut found = None;
+    for (hash, value) in hashes {
+        if hash.matches(key) {
+            found = Some(value);
+        }
+    }
+    found
 }
 
 impl<T> Default for ApiKeyIndex<T> {
     fn default() -> Self {
         Self {
             by_salt: HashMap::new(),
+            chosen: Vec::new(),
         }
     }
 }
@@ -176,6 +197,9 @@ impl<T> Default for ApiKeyIndex<T> {
 impl<T> ApiKeyIndex<T> {
     /// Adds a hash.
     pub fn insert(&mut self, hash: ApiKeyHash, value: T) {
+        if hash.salt.starts_with(CHOSEN) {
+            return self.chosen.push((hash, value));
+        }
         self.by_salt
             .entry(hash.salt.clone())
             .or_default()
@@ -184,35 +208,34 @@ impl<T> ApiKeyIndex<T> {
 
     /// How many hashes it has.
     pub fn len(&self) -> usize {
-        self.by_salt.values().map(Vec::len).sum()
+        self.by_salt.values().map(Vec::len).sum::<usize>() + self.chosen.len()
     }
 
     /// Has it none?
     pub fn is_empty(&self) -> bool {
-        self.by_salt.is_empty()
+        self.by_salt.is_empty() && self.chosen.is_empty()
     }
 
-    /// What `key` stands for. Constant in the number of keys for made keys, linear for keys that people chose (about a microsecond each).
+    /// What `key` stands for. Constant in the number of keys for made keys; keys that people chose are tried one by one (about a
+    /// microsecond each), but no further than among 256 hashes: more of them would let guesses keep a gateway busy.
     pub fn find(&self, key: &str) -> Option<&T> {
-        let of_id = public_id(key)
-            .and_then(|id| self.by_salt.get(id))
-            .into_iter()
-            .flatten();
-        let mut found = None;
-        for (hash, value) in of_id {
-            if hash.matches(key) {
-                found = Some(value);
-            }
+        if let Some(id) = public_id(key) {
+            let Some(of_id) = self.by_salt.get(id) else {
+                // As long as for a key that is known by its public id and wrong in the rest.
+                let _ = std::hint::black_box(mac(id, key));
+                return None;
+            };
+            return matching(of_id.iter(), key);
         }
-        if found.is_some() || public_id(key).is_some() {
-            return found;
+        let mut chosen = None;
+        if !self.chosen.is_empty() {
+            chosen = matching(self.chosen.iter().take(MOST_TRIED), key);
         }
-        for (hash, value) in self.by_salt.values().flatten() {
-            if hash.matches(key) {
-                found = Some(value);
-            }
+        // Hashes of chosen keys from before they had salts of their own form look like those of made keys.
+        if chosen.is_none() && self.len() <= MOST_TRIED {
+            return matching(self.by_salt.values().flatten(), key);
         }
-        found
+        chosen
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weir_budget::{Ask, Limits};
-use weir_run::{EventKind, Run, RunId};
+use weir_run::{EventKind, Run, RunId, Verdict};
 use weir_store::fault::{broken, point};
 use weir_store::{Admission, Admit};
 
@@ -51,7 +51,7 @@ impl Core {
         directory: &Directory,
         tenant: &Tenant,
         target: &Target,
-        request: RunRequest,
+        mut request: RunRequest,
     ) -> ApiResult<Admitted> {
         let begun = Instant::now();
         if let Some(known) = self.known(tenant, &request).await? {
@@ -61,8 +61,10 @@ impl Core {
         if self.is_draining() {
             return Err(refusal::draining());
         }
-        let request = &request;
         request.check_priority(tenant)?;
+        let looked = self.look_before(directory, tenant, &target.version.model, &mut request);
+        let verdicts = looked.await?;
+        let request = &request;
         let id = new_run_id();
         let is_ready = |version: &ServedVersion| self.links.any(&version.digest);
         let first = directory.assign(tenant, target, id, is_ready)?;
@@ -74,7 +76,7 @@ impl Core {
         let plan = self.plan(tenant, first, request).await;
         let plan = plan.inspect_err(|refused| trial.refused(self, refused))?;
         point("admit.planned");
-        let (plan, slot) = match self.take_place(directory, tenant, (id, &plan), request) {
+        let (mut plan, slot) = match self.take_place(directory, tenant, (id, &plan), request) {
             Ok(slot) => (plan, slot),
             Err(refused) => {
                 trial.overloaded(self);
@@ -87,10 +89,13 @@ impl Core {
                 }
             }
         };
+        plan.verdicts = verdicts;
         // Its turn may be now: then it holds a seat while it becomes durable, and no place in the line.
         let version = Arc::clone(&plan.candidate.version);
         self.pump(&version.digest);
-        let admitted = self.commit(tenant, request, (id, plan), slot).await;
+        let admitted = self
+            .commit((directory, tenant), request, (id, plan), slot)
+            .await;
         self.metrics
             .admission_seconds
             .observe(begun.elapsed().as_secs_f64());
@@ -109,6 +114,10 @@ impl Core {
         request: &RunRequest,
     ) -> Option<(Plan, Slot)> {
         for candidate in candidates {
+            if !directory.judges_alike(tenant, &request.requested, &candidate.version.model) {
+                // What was looked at before would have been looked at otherwise.
+                continue;
+            }
             let Ok(plan) = self.plan(tenant, candidate, request).await else {
                 continue;
             };
@@ -117,6 +126,24 @@ impl Core {
             }
         }
         None
+    }
+
+    /// What policies say to the prompt; they may change it.
+    async fn look_before(
+        &self,
+        directory: &Directory,
+        tenant: &Tenant,
+        model: &str,
+        request: &mut RunRequest,
+    ) -> ApiResult<Vec<Verdict>> {
+        let Some(sets) = directory.policies.of(&tenant.name, model) else {
+            return Ok(Vec::new());
+        };
+        let verdicts = sets.before(&tenant.name, model, request).await?;
+        for verdict in &verdicts {
+            self.metrics.policy(verdict);
+        }
+        Ok(verdicts)
     }
 
     /// The run that already has the request's key. Repeats find it whatever became of limits, queues and models meanwhile.
@@ -197,7 +224,7 @@ impl Core {
 
     async fn commit(
         self: &Arc<Self>,
-        tenant: &Tenant,
+        (directory, tenant): (&Directory, &Tenant),
         request: &RunRequest,
         (id, plan): (RunId, Plan),
         slot: Slot,
@@ -253,9 +280,11 @@ impl Core {
         self.hub.publish(&live, [accepted]);
         point("admit.published");
         self.set_times(&live, request.deadline_ms, slot.max_wait_ms);
+        let mut writer = Writer::new(live, &run);
+        writer.judge_by(directory.policies.of(&run.tenant, &run.model));
         let job = Job {
             submit: submit_of(id, run.epoch.0, work),
-            writer: Writer::new(live, &run),
+            writer,
             pool: run.pool.clone(),
             dispatch: None,
             attempts: 0,

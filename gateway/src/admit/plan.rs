@@ -9,7 +9,7 @@ use weir_grammar::{ToolFormat, ToolSpec};
 use weir_protocol::error::ErrorCode;
 use weir_protocol::worker::grammar::Kind;
 use weir_protocol::worker::{Grammar, Sampling as WireSampling, Submit};
-use weir_run::{Decision, Epoch, Expected, Run, RunId, RunStatus, Sequence, WorkOrder};
+use weir_run::{Decision, Epoch, Expected, Run, RunId, RunStatus, Sequence, Verdict, WorkOrder};
 
 use super::request::{RunRequest, Sampling, Shape};
 use crate::core::Core;
@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) max_output_tokens: u64,
     pub(super) choices: u64,
     pub(super) max_output_param: &'static str,
+    /// What policies said to the prompt.
+    pub(super) verdicts: Vec<Verdict>,
 }
 
 impl Core {
@@ -57,6 +59,7 @@ impl Core {
             max_output_tokens,
             choices: u64::from(request.choices),
             max_output_param: request.params.max_output,
+            verdicts: Vec::new(),
         })
     }
 }
@@ -175,8 +178,8 @@ impl Plan {
             replaced_by: None,
             events_expire_at_ms: now.saturating_add(tenant.retention_ms),
             metadata: request.metadata.clone(),
-            caller: None,
-            verdicts: Vec::new(),
+            caller: tenant.caller.clone(),
+            verdicts: self.verdicts.clone(),
         }
     }
 

@@ -169,7 +169,7 @@ async fn attempt(
 /// Where the tenant is told now: `None` when it is not in force, `Some(None)` when it has no webhook.
 fn webhook(core: &Core, tenant: &str) -> Option<Option<Webhook>> {
     let directory = core.directory.load();
-    let mut tenants = directory.keys.tenants().iter();
+    let mut tenants = directory.keys.tenants().into_iter();
     let found = tenants.find(|of| of.name == tenant)?;
     Some(found.alerts.webhook.clone())
 }

@@ -30,7 +30,7 @@ pub(crate) async fn watch(core: Arc<Core>) {
     let mut known: BTreeSet<String> = BTreeSet::new();
     loop {
         let touched = std::mem::take(&mut *core.alerts.touched.lock());
-        let tenants = core.directory.load().keys.tenants().to_vec();
+        let tenants = core.directory.load().keys.tenants();
         let sweeps = swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY);
         if sweeps {
             swept = Some(Instant::now());

@@ -68,13 +68,14 @@ fn directory(percent: u32, tier_of_canary: &str) -> Directory {
         models: vec![model],
         ..Snapshot::default()
     };
-    Directory::new(snapshot, &Tables::default())
+    Directory::new(snapshot, &Tables::default(), &Arc::default())
 }
 
 fn tenant(tiers: &[&str]) -> Tenant {
     Tenant {
         name: "acme".to_owned(),
         keys: Vec::new(),
+        caller: None,
         limits: weir_budget::Limits::default(),
         kv_share_percent: None,
         max_prompt_tokens: None,

@@ -1,6 +1,7 @@
 //! HTTP mechanics: connections, bodies, responses. Knows no model and no budget.
 
 pub(crate) mod body;
+pub(crate) mod cors;
 pub(crate) mod io;
 pub(crate) mod json;
 pub(crate) mod list;
@@ -8,5 +9,7 @@ mod paths;
 mod rates;
 pub(crate) mod reply;
 pub(crate) mod route;
+pub(crate) mod secured;
 pub(crate) mod server;
 pub(crate) mod sse;
+pub(crate) mod tls;

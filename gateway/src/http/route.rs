@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use http::header::{ALLOW, CONNECTION, HeaderMap, HeaderValue};
+use http::header::{ALLOW, CONNECTION, HeaderMap, HeaderValue, ORIGIN};
 use http::{Method, Request, Response};
 use hyper::body::{Body as _, Incoming};
 use weir_protocol::error::ErrorCode;
 
 use super::body::Body;
+use super::cors;
 use super::paths::Route;
 use super::rates;
 use super::reply::{self, X_REQUEST_ID};
 use super::server::read_body;
 use crate::admit::draining;
+use crate::auth::authenticate;
 use crate::clock::random_u128;
 use crate::core::Core;
 use crate::error::{ApiError, ApiResult};
@@ -36,6 +38,11 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
     let has_body = !request.body().is_end_stream();
     let metrics = Arc::clone(&core.metrics);
     let mut rates = HeaderMap::new();
+    let directory = core.directory.load_full();
+    if let Some(response) = cors::preflight(&directory.cors, request.method(), request.headers()) {
+        return response;
+    }
+    let origin = request.headers().get(ORIGIN).cloned();
     let outcome = match route {
         None => Err(ApiError::new(
             ErrorCode::NotFound,
@@ -62,6 +69,7 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request<Incoming>) -> Respo
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
     }
+    cors::expose(&directory.cors, origin.as_ref(), response.headers_mut());
     metrics.request(
         route.map_or("none", Route::name),
         response.status().as_u16(),
@@ -96,9 +104,7 @@ async fn dispatch(
     rates: &mut HeaderMap,
 ) -> ApiResult<Response<Body>> {
     let (parts, body) = request.into_parts();
-    let directory = core.directory.load();
-    let tenant = directory.keys.authenticate(&parts.headers)?;
-    drop(directory);
+    let tenant = authenticate(&core, &parts.headers).await?;
     let query = parts.uri.query().unwrap_or_default().to_owned();
     let call = Call {
         core,

@@ -17,6 +17,7 @@ use weir_protocol::error::ErrorCode;
 
 use super::io::TimedIo;
 use super::route::{handle, refuse};
+use super::secured::Secured;
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::{ApiError, ApiResult};
@@ -102,8 +103,9 @@ impl Door {
         }
     }
 
-    fn timed(&self, stream: tokio::net::TcpStream) -> TokioIo<TimedIo<tokio::net::TcpStream>> {
+    fn timed(&self, stream: tokio::net::TcpStream) -> TokioIo<TimedIo<Secured>> {
         let config = &self.core.config;
+        let stream = Secured::new(self.core.tls.get(), &self.core.handshakes, stream);
         TokioIo::new(TimedIo::new(
             stream,
             config.header_timeout,

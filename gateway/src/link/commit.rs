@@ -90,7 +90,7 @@ impl Link {
                 continue;
             };
             // Rows that came meanwhile are pending; those before them are durable.
-            let acknowledged = held.writer.next_index - held.pending.rows();
+            let acknowledged = held.writer.acknowledged(&held.pending);
             progress.push(progress::Run {
                 run: id_bytes(run),
                 acknowledged,
@@ -102,6 +102,9 @@ impl Link {
                 .saw(created_at_ms, &mut held.shown, &pending.frames);
             let now = Instant::now();
             self.core.evidence.shown(run, pending.output_tokens(), now);
+            for verdict in pending.verdicts() {
+                self.core.metrics.policy(verdict);
+            }
             let ended = pending.is_terminal();
             self.core.hub.publish(&held.writer.live, pending.frames);
             if ended {

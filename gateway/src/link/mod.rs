@@ -3,6 +3,8 @@
 mod commit;
 mod connect;
 mod dispatch;
+mod judged;
+mod pieces;
 mod receive;
 mod reconcile;
 mod session;

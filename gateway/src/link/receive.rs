@@ -64,8 +64,12 @@ impl Link {
                 self.core.links.missed(&self.handle, &dispatch, cached);
             }
         }
+        let blocked = held.writer.take_blocked();
         if clean && !held.pending.frames.is_empty() {
             self.dirty.push(run);
+        }
+        if blocked {
+            self.cancel(run);
         }
         Ok(())
     }

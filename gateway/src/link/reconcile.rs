@@ -7,15 +7,16 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use weir_admission::Pace;
 use weir_protocol::worker::{Attach, Cancel, HeldRun};
-use weir_run::{Epoch, RunId};
+use weir_run::{Epoch, RunId, RunStatus};
 use weir_store::Store;
 use weir_store::fault::point;
 
 use super::commit::take_over_durably;
 use super::session::{Held, id_bytes, parse_id};
 use super::writer::Pending;
-use super::{Job, Link};
+use super::{Ending, Job, Link};
 use crate::hub::Phase;
+use crate::policy::UNJUDGED;
 
 /// Take-overs under way at once: each is a commit, and a burst must not fill the store's queue.
 const AT_ONCE: usize = 64;
@@ -132,7 +133,13 @@ impl Link {
         point("link.taken_over");
         for ((run, at_worker), epoch) in some.iter().zip(epochs) {
             match epoch {
-                Ok(Some(epoch)) => self.attach_one(*run, at_worker, epoch),
+                Ok(Some(epoch)) if self.judge(*run, epoch).await => {
+                    self.attach_one(*run, at_worker, epoch);
+                }
+                Ok(Some(_)) => {
+                    self.cancel(*run);
+                    self.end(*run, Ending::new(RunStatus::Interrupted, UNJUDGED));
+                }
                 Ok(None) => self.abandon(*run, "the run is over"),
                 Err(error) => {
                     tracing::error!(%run, %error, "cannot take the run over");
@@ -142,12 +149,22 @@ impl Link {
         }
     }
 
+    /// Makes a run's policies go on where they were; whether they can.
+    async fn judge(&mut self, run: RunId, epoch: Epoch) -> bool {
+        let core = Arc::clone(&self.core);
+        let Some(held) = self.runs.get_mut(&run) else {
+            return true;
+        };
+        held.writer.epoch = epoch;
+        core.judge(&mut held.writer).await
+    }
+
     fn attach_one(&mut self, run: RunId, at_worker: &HeldRun, epoch: Epoch) {
         let Some(held) = self.runs.get_mut(&run) else {
             return;
         };
         held.writer.epoch = epoch;
-        let from_index = held.writer.next_index;
+        let from_index = held.writer.rewind();
         let intent = {
             let mut control = held.writer.live.control.lock();
             control.phase = Phase::On(self.handle.clone());

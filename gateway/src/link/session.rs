@@ -251,12 +251,13 @@ impl Link {
 
     fn submit(&mut self, job: Job) {
         let Job {
-            writer,
+            mut writer,
             mut submit,
             pool,
             dispatch,
             attempts,
         } = job;
+        self.core.judge_unsent(&mut writer);
         submit.epoch = writer.epoch.0;
         submit.credit = writer.next_index + self.core.config.row_window;
         let kept = submit.clone();

@@ -2,25 +2,33 @@
 
 use std::sync::Arc;
 
-use weir_protocol::worker::{Logprob, Row, ToolCall, finish::Reason};
+use weir_protocol::worker::{Row, finish::Reason};
 use weir_run::{
-    Epoch, EventKind, FinishReason, Price, Run, RunId, RunStatus, Sequence, Start, Terminal,
-    TokenLogprob, ToolCallDelta, Usage,
+    Epoch, EventKind, FinishReason, Price, Run, RunId, RunStatus, Sequence, Start, Terminal, Usage,
+    Verdict,
 };
 use weir_store::fault::broken;
 use weir_store::{Append, EventRecord};
 
+pub(super) use super::pieces::RowGap;
+use super::pieces::{token_logprob, tool_call};
 use crate::evidence::{End, Looping, Output, is_refusal};
 use crate::hub::{Frame, Intent, LiveRun, encode};
+use crate::policy::OutputFilter;
 
 /// How much of an answer's beginning is looked at.
 const BEGINNING_TOKENS: u64 = 64;
 const BEGINNING_BYTES: usize = 256;
 
 /// State of a run's log at its writing end.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, not a state in disguise"
+)]
 pub(crate) struct Writer {
     pub(crate) live: Arc<LiveRun>,
     pub(crate) tenant: String,
+    pub(crate) model: String,
     pub(crate) epoch: Epoch,
     pub(crate) created_at_ms: u64,
     pub(crate) reserved_tokens: u64,
@@ -34,8 +42,13 @@ pub(crate) struct Writer {
     worst: Option<(Reason, String)>,
     /// Rows taken in so far, durable or not.
     pub(crate) next_index: u64,
-    next_sequence: u64,
-    ended: bool,
+    /// What policies let through; rows that wait in it are taken in and not in the log.
+    pub(super) filter: Option<Box<OutputFilter>>,
+    pub(super) judged: bool,
+    /// A policy ended the run, and its worker does not know yet.
+    pub(super) blocked: bool,
+    pub(super) next_sequence: u64,
+    pub(super) ended: bool,
     /// Of the worker it was sent to: ms to the first token, and tokens that it was thought to have.
     pub(crate) expected: Option<(u64, u64)>,
     /// Of the first choice: how its text begins, and whether it goes round in circles.
@@ -69,16 +82,17 @@ impl Ending {
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) frames: Vec<Frame>,
-    rows: u64,
+    pub(super) rows: u64,
     output_tokens: u64,
     started: Option<Start>,
     terminal: Option<Terminal>,
+    pub(super) verdicts: Vec<Verdict>,
 }
 
 impl Pending {
-    /// Rows of worker output in it.
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows
+    /// What policies decided about it.
+    pub(crate) fn verdicts(&self) -> &[Verdict] {
+        &self.verdicts
     }
 
     pub(crate) fn is_terminal(&self) -> bool {
@@ -90,19 +104,12 @@ impl Pending {
     }
 }
 
-/// A row that cannot follow.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("row {found} came where row {expected} was due")]
-pub(crate) struct RowGap {
-    expected: u64,
-    found: u64,
-}
-
 impl Writer {
     pub(crate) fn new(live: Arc<LiveRun>, run: &Run) -> Self {
         Self {
             live,
             tenant: run.tenant.clone(),
+            model: run.model.clone(),
             epoch: run.epoch,
             created_at_ms: run.created_at_ms,
             reserved_tokens: run.reserved_tokens,
@@ -115,6 +122,9 @@ impl Writer {
             any_length: false,
             worst: None,
             next_index: run.output_index,
+            filter: None,
+            judged: false,
+            blocked: false,
             next_sequence: run.last_sequence.0 + 1,
             ended: run.status.is_terminal(),
             expected: None,
@@ -196,9 +206,24 @@ impl Writer {
             });
         }
         self.next_index += 1;
-        pending.rows += 1;
         self.start(&row, worker, now_ms, pending);
         self.notice(&row);
+        match &mut self.filter {
+            None => self.take(row, pending),
+            Some(filter) => {
+                filter.push(row);
+                self.release(pending);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a row an event.
+    pub(super) fn take(&mut self, row: Row, pending: &mut Pending) {
+        if self.ended {
+            return;
+        }
+        pending.rows += 1;
         let finish = row.finish.as_ref();
         let finish_reason = finish.and_then(|finish| match finish.reason() {
             Reason::Stop => Some(FinishReason::Stop),
@@ -234,7 +259,6 @@ impl Writer {
             let ending = self.natural_ending();
             self.end(ending, pending);
         }
-        Ok(())
     }
 
     fn start(&mut self, row: &Row, worker: &str, now_ms: u64, pending: &mut Pending) {
@@ -288,6 +312,18 @@ impl Writer {
         if self.ended {
             return;
         }
+        if let Some(filter) = &mut self.filter {
+            // Rows that wait were computed and are billed; what may be half a secret is not shown.
+            filter.abandon();
+            let released = filter.release();
+            pending.verdicts.append(&mut filter.take_verdicts());
+            for row in released {
+                self.take(row, pending);
+            }
+        }
+        if self.ended {
+            return;
+        }
         self.ended = true;
         let usage = self.usage();
         let kind = match ending.finish_reason {
@@ -334,44 +370,11 @@ impl Writer {
             epoch: self.epoch,
             events,
             output_tokens: pending.output_tokens,
-            output_index: self.next_index,
+            output_index: self.logged(),
             started: pending.started.clone(),
             terminal: pending.terminal.clone(),
-            verdicts: Vec::new(),
+            verdicts: pending.verdicts.clone(),
             now_ms,
         }
-    }
-}
-
-fn tool_call(given: ToolCall) -> ToolCallDelta {
-    let ToolCall {
-        index,
-        id,
-        name,
-        arguments,
-    } = given;
-    ToolCallDelta {
-        index,
-        id,
-        name,
-        arguments,
-    }
-}
-
-fn token_logprob(given: Logprob) -> TokenLogprob {
-    TokenLogprob {
-        token: given.token,
-        bytes: given.token_bytes.to_vec(),
-        logprob: given.logprob,
-        top: given
-            .top
-            .into_iter()
-            .map(|top| TokenLogprob {
-                token: top.token,
-                bytes: top.token_bytes.to_vec(),
-                logprob: top.logprob,
-                top: Vec::new(),
-            })
-            .collect(),
     }
 }

@@ -46,6 +46,10 @@ struct RunView<'a> {
     events_expire_at: String,
     metadata: &'a BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    verdicts: &'a [weir_run::Verdict],
+    #[serde(skip_serializing_if = "Option::is_none")]
     request_key: Option<&'a str>,
 }
 
@@ -75,6 +79,8 @@ fn view(run: &Run) -> RunView<'_> {
         replaced_by: run.replaced_by,
         events_expire_at: rfc3339(run.events_expire_at_ms),
         metadata: &run.metadata,
+        caller: run.caller.as_deref(),
+        verdicts: &run.verdicts,
         request_key: run.request_key.as_deref(),
     }
 }

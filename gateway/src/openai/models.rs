@@ -4,7 +4,7 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use weir_protocol::error::ErrorCode;
 
-use crate::directory::Directory;
+use crate::directory::{Directory, permission};
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
 use crate::http::reply::json;
@@ -23,10 +23,28 @@ struct Model {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    /// What a further name stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alias_of: Option<String>,
     /// The stable version.
     version: u32,
     /// What other servers call the context.
     max_model_len: Option<u32>,
+}
+
+impl Model {
+    /// Under a further name, which may stand for one version.
+    fn under(self, alias: &str, target: &str) -> Self {
+        let pinned = target
+            .rsplit_once('@')
+            .and_then(|(_, version)| version.parse().ok());
+        Self {
+            id: alias.to_owned(),
+            alias_of: Some(target.to_owned()),
+            version: pinned.unwrap_or(self.version),
+            ..self
+        }
+    }
 }
 
 fn present(model: &ModelRoute) -> Model {
@@ -36,6 +54,7 @@ fn present(model: &ModelRoute) -> Model {
         object: "model",
         created: 0,
         owned_by: "weir",
+        alias_of: None,
         version: model.table.stable.version,
         max_model_len: stable.map(|version| version.context_tokens),
     }
@@ -51,6 +70,13 @@ pub(crate) fn models(call: &Call) -> ApiResult<Response<Body>> {
         .filter_map(|permission| directory.models.get(&permission.name))
         .map(present)
         .collect();
+    let further = directory.aliases.keys().filter_map(|alias| {
+        let target = directory.alias(alias)?;
+        let model = target.split('@').next()?;
+        permission(&call.tenant, model).ok()?;
+        Some(present(directory.models.get(model)?).under(alias, target))
+    });
+    data.extend(further);
     data.sort_by(|a, b| a.id.cmp(&b.id));
     let object = "list";
     Ok(json(StatusCode::OK, &List { object, data }))
@@ -70,6 +96,9 @@ pub(crate) fn model(call: &Call, name: &str) -> ApiResult<Response<Body>> {
     if name.contains('@') {
         shown.version = version.version;
         shown.max_model_len = Some(version.context_tokens);
+    }
+    if let Some(target) = directory.alias(&name) {
+        shown = shown.under(&name, target);
     }
     shown.id = name;
     Ok(json(StatusCode::OK, &shown))

@@ -69,8 +69,9 @@ pub(crate) fn tenant(name: &str) -> Tenant {
             hash: ApiKeyHash::of(&format!("{name}-dev-key"))
                 .unwrap()
                 .to_string(),
-            not_after_ms: None,
+            ..ApiKey::default()
         }],
+        caller: None,
         limits: weir_budget::Limits::default(),
         kv_share_percent: None,
         max_prompt_tokens: None,
@@ -112,6 +113,7 @@ pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) ->
             }; 3],
             class_bounds: [512, 4096],
         }],
+        settings: weir_gateway::Settings::default(),
         workers: workers
             .iter()
             .map(|name| WorkerEndpoint {
@@ -223,7 +225,11 @@ impl Site {
 
     /// A consistent account in which nothing is reserved.
     pub(crate) async fn assert_settled(&self, tenant: &str) -> Value {
-        let usage = self.client(tenant).get("/usage").await.body;
+        self.assert_settled_by(&self.client(tenant)).await
+    }
+
+    pub(crate) async fn assert_settled_by(&self, client: &Client) -> Value {
+        let usage = client.get("/usage").await.body;
         assert_eq!(usage["consistent"], true, "{usage}");
         assert_eq!(usage["liveRuns"], 0, "{usage}");
         for window in usage["windows"].as_array().unwrap() {

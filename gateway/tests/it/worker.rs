@@ -129,6 +129,22 @@ impl FakeWorker {
         self.with(|state| state.attaches.len())
     }
 
+    /// Rows that wait for credit or a session.
+    pub(crate) fn unsent(&self) -> usize {
+        self.with(|state| {
+            let left = state
+                .runs
+                .values()
+                .map(|run| run.rows.len() - run.sent as usize);
+            left.sum()
+        })
+    }
+
+    /// Forgets every run.
+    pub(crate) fn forget(&self) {
+        self.with(|state| state.runs.clear());
+    }
+
     pub(crate) fn cancels(&self) -> usize {
         self.with(|state| state.cancels)
     }
@@ -160,6 +176,32 @@ impl FakeWorker {
             let runs: Vec<Vec<u8>> = state.runs.keys().cloned().collect();
             for run in runs {
                 state.generate(&run, count);
+            }
+            state.pump();
+        });
+    }
+
+    /// Makes rows with these texts for every live run, a token each; the last one ends the run where `end`.
+    pub(crate) fn say(&self, texts: &[&str], end: bool) {
+        self.with(|state| {
+            for (id, run) in &mut state.runs {
+                for (place, text) in texts.iter().enumerate() {
+                    let last = end && place + 1 == texts.len();
+                    run.rows.push(Row {
+                        run: id.clone().into(),
+                        index: run.rows.len() as u64,
+                        tokens: 1,
+                        text: (*text).to_owned(),
+                        finish: last.then(|| Finish {
+                            reason: Reason::Stop.into(),
+                            ..Finish::default()
+                        }),
+                        run_finished: last,
+                        started: (run.rows.is_empty()).then(Started::default),
+                        ..Row::default()
+                    });
+                    run.finished |= last;
+                }
             }
             state.pump();
         });

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use clap::Parser;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_gateway::{Gateway, Snapshot};
+use weir_gateway::{Gateway, Snapshot, Tls, TlsFiles};
 use weir_telemetry::admin::{Admin, Page};
 use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{Ending, run_until_signal};
@@ -24,7 +24,7 @@ use crate::up::workers::Workers;
 
 /// Serve the models of a directory of manifests on this machine, without a cluster.
 ///
-/// Reads every YAML file in DIR (`ModelVersion`, `GpuPool`, `TenantQuota`, `Secret`, the `ConfigMap` named weir-trust), verifies signatures, starts
+/// Reads every YAML file in DIR (`ModelVersion`, `GpuPool`, `TenantQuota`, `Secret`, the `ConfigMap`s named weir-trust and weir-gateway), verifies signatures, starts
 /// workers, and serves HTTP. Changes of the files come into force while it runs; what is wrong with them is said and changes nothing
 /// that serves.
 #[derive(Debug, Parser)]
@@ -34,6 +34,12 @@ pub struct Args {
     /// Where to serve HTTP.
     #[arg(long, env = "WEIR_LISTEN", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
+    /// PEM file with the certificate for HTTPS; followed while it changes.
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with its private key.
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Where to serve health, metrics and `/objects`.
     #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:9090")]
     admin: SocketAddr,
@@ -89,6 +95,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     let config = weir_gateway::Config::default();
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
+    let scheme = secure(&gateway, args.tls_cert, args.tls_key)?;
     let page = Arc::new(ArcSwap::from_pointee("[]".to_owned()));
     let shown = Arc::clone(&page);
     let pages = BTreeMap::from([(
@@ -122,7 +129,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     })?;
     let report = Report::new(
         format,
-        listen.to_string(),
+        format!("{scheme}://{listen}"),
         admin.to_string(),
         page,
         readiness.clone(),
@@ -149,6 +156,15 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     store.close(AFTER_DRAIN).await?;
     ended.cancel();
     Ok(())
+}
+
+/// Makes the gateway speak HTTPS where it has a certificate; what addresses begin with.
+fn secure(gateway: &Gateway, cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<&'static str> {
+    if let (Some(cert), Some(key)) = (cert, key) {
+        gateway.secure(Tls::open(TlsFiles { cert, key })?);
+        return Ok("https");
+    }
+    Ok("http")
 }
 
 fn check_dir(dir: &Path) -> Result<()> {

@@ -54,6 +54,12 @@ pub struct Catalog {
     pub secrets: BTreeMap<String, Entries>,
     /// The trust policy's ConfigMap, and where it stands.
     pub trust: Option<(PathBuf, Entries)>,
+    /// Settings of the whole gateway: the last ones that could be used. None where none ever could: then nobody is let in, since
+    /// policies may be among them.
+    pub settings: Option<weir_gateway::Settings>,
+    /// The text that was looked at last.
+    settings_text: String,
+    settings_problem: Option<String>,
 }
 
 impl Catalog {
@@ -97,6 +103,13 @@ impl Catalog {
         self.trust = maps
             .remove("weir-trust")
             .map(|entries| (of("ConfigMap")["weir-trust"].file.clone(), entries));
+        if let Some(found) = maps.remove("weir-gateway") {
+            let raw = of("ConfigMap")["weir-gateway"];
+            problems.extend(self.read_settings(&found, raw));
+        } else {
+            self.settings = Some(weir_gateway::Settings::default());
+            (self.settings_text, self.settings_problem) = Default::default();
+        }
         problems.extend(self.dangling());
         problems
     }
@@ -104,6 +117,23 @@ impl Catalog {
     /// An entry of a Secret, where it is there.
     pub fn entry(&self, secret: &str, entry: &str) -> Option<&str> {
         self.key_hash(secret, entry)
+    }
+
+    /// Takes settings over; what cannot be used changes nothing.
+    fn read_settings(&mut self, entries: &Entries, raw: &RawObject) -> Option<Problem> {
+        let text = entries.get("settings.yaml").cloned().unwrap_or_default();
+        if text != self.settings_text || self.settings.is_none() {
+            self.settings_text.clone_from(&text);
+            self.settings_problem = match weir_gateway::Settings::from_yaml(&text) {
+                Ok(settings) => {
+                    self.settings = Some(settings);
+                    None
+                }
+                Err(error) => Some(chain(&error)),
+            };
+        }
+        let message = self.settings_problem.clone()?;
+        Some(raw.problem("data.settings.yaml", message))
     }
 
     /// Hash of the key that a quota names, where its Secret has it.
@@ -139,6 +169,17 @@ impl Catalog {
             .map(|(source, problem)| field_problem(source, &problem))
             .collect()
     }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
 }
 
 fn field_problem(raw: &RawObject, problem: &FieldProblem) -> Problem {

@@ -163,12 +163,12 @@ impl Report {
         }
         self.say(
             &format!(
-                "ready http://{} (health and metrics on http://{}) after {:.1} s",
+                "ready {} (health and metrics on http://{}) after {:.1} s",
                 self.listen,
                 self.admin,
                 self.started.elapsed().as_secs_f64()
             ),
-            &json!({"event": "ready", "listen": self.listen, "admin": self.admin, "afterMs": after_ms,
+            &json!({"event": "ready", "listen": self.listen.split("//").last(), "url": self.listen, "admin": self.admin, "afterMs": after_ms,
                 "serving": self.serving, "objects": self.objects}),
         );
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use weir_api::{ValidModelVersion, ValidTenantQuota};
 use weir_gateway::{
-    Alerts, ApiKey, ModelPermission, ModelRoute, PromptText, SamplingDefaults, ServedVersion,
-    SoleTables, Tenant, Webhook,
+    Alerts, ApiKey, KeyRules, ModelPermission, ModelRoute, PromptText, SamplingDefaults,
+    ServedVersion, SoleTables, Tenant, Webhook,
 };
 
 use super::catalog::Catalog;
@@ -69,6 +69,10 @@ pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog, models: &BTreeSet<&st
             not_after_ms: key
                 .not_after
                 .map(|end| u64::try_from(end.as_millisecond()).unwrap_or(0)),
+            not_before_ms: key
+                .not_before
+                .map(|begin| u64::try_from(begin.as_millisecond()).unwrap_or(0)),
+            rules: key.limits.as_ref().map(key_rules),
         })
     });
     let permission = |name: &str, model: &weir_api::TenantModel| ModelPermission {
@@ -86,6 +90,7 @@ pub fn tenant(valid: &ValidTenantQuota, catalog: &Catalog, models: &BTreeSet<&st
         .filter(|name| !valid.models.contains_key(**name));
     let every = others.filter_map(|name| Some(permission(name, valid.every_model.as_ref()?)));
     Tenant {
+        caller: None,
         name: valid.tenant.clone(),
         keys: keys.collect(),
         limits: weir_budget::Limits {
@@ -125,6 +130,20 @@ fn webhook_of(webhook: &weir_api::tenant_quota::Webhook, catalog: &Catalog) -> O
         url: webhook.url.clone(),
         secret: catalog.entry(&secret.name, &secret.key)?.to_owned(),
     })
+}
+
+fn key_rules(limits: &weir_api::TenantKeyLimits) -> KeyRules {
+    KeyRules {
+        limits: weir_budget::Limits {
+            windows: limits.window.iter().map(window).collect(),
+            requests_per_minute: limits.rates.requests_per_minute,
+            tokens_per_minute: limits.rates.tokens_per_minute,
+            concurrent_runs: limits.concurrent_runs,
+            ..weir_budget::Limits::default()
+        },
+        models: limits.models.clone(),
+        priority: limits.priority,
+    }
 }
 
 fn window(window: &weir_api::Window) -> weir_budget::WindowLimit {

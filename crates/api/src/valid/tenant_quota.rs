@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Problems, Validate, identity, unsigned, unsigned_64};
 use crate::gpu_pool::Priority;
 use crate::model_version::Permission;
-use crate::tenant_quota::{Alerts, Key, Limits, PermittedModel, Rates, TenantQuota, Webhook};
+use crate::tenant_quota::{
+    Alerts, Key, KeyLimits, Limits, PermittedModel, Rates, TenantQuota, Webhook,
+};
 
 /// A proven `TenantQuota`.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +77,25 @@ pub struct TenantKey {
     pub entry: String,
     /// When it ends.
     pub not_after: Option<Timestamp>,
+    /// When it begins.
+    pub not_before: Option<Timestamp>,
+    /// What it may less than its tenant.
+    pub limits: Option<TenantKeyLimits>,
+}
+
+/// What a key may less than its tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantKeyLimits {
+    /// A budget window of its own.
+    pub window: Option<Window>,
+    /// Bounds per minute.
+    pub rates: RateLimits,
+    /// Runs at once.
+    pub concurrent_runs: Option<u64>,
+    /// The highest priority it may ask for.
+    pub priority: Option<Priority>,
+    /// Models it may use.
+    pub models: Option<Vec<String>>,
 }
 
 /// A budget window; at least one of its limits is there.
@@ -162,7 +184,11 @@ impl Validate for TenantQuota {
             namespace,
             generation,
             tenant: spec.tenant.clone(),
-            keys: keys.iter().map(key).collect(),
+            keys: keys
+                .iter()
+                .enumerate()
+                .map(|(index, given)| key(index, given, problems))
+                .collect(),
             windows: windows(self, problems),
             rates: rates(&spec.rates.clone().unwrap_or_default()),
             limits: limits(&spec.limits.clone().unwrap_or_default()),
@@ -197,29 +223,66 @@ fn thresholds(alerts: Option<&Alerts>) -> Vec<u8> {
     percents
 }
 
-fn key(key: &Key) -> TenantKey {
+fn key(index: usize, key: &Key, problems: &mut Problems) -> TenantKey {
+    let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
+    let (not_before, not_after) = (time(&key.not_before), time(&key.not_after));
+    if let (Some(begin), Some(end)) = (not_before, not_after)
+        && end <= begin
+    {
+        let path = format!("spec.keys[{index}].notAfter");
+        problems.push(path, "must be later than notBefore");
+    }
     TenantKey {
+        not_before,
+        limits: key
+            .limits
+            .as_ref()
+            .map(|limits| key_limits(index, limits, problems)),
         name: key.name.clone(),
         secret: key.secret_ref.name.clone(),
         entry: key.secret_ref.key.clone(),
-        not_after: key.not_after.as_ref().map(|time| time.0),
+        not_after,
+    }
+}
+
+fn key_limits(index: usize, limits: &KeyLimits, problems: &mut Problems) -> TenantKeyLimits {
+    let window = limits.window.as_ref().map(|given| {
+        let path = format!("spec.keys[{index}].limits.window");
+        if given.tokens.is_none() && given.cost_micros.is_none() {
+            problems.push(path.clone(), "needs tokens, costMicros or both");
+        }
+        window(&format!("{path}.period"), given, problems)
+    });
+    TenantKeyLimits {
+        window,
+        rates: RateLimits {
+            requests_per_minute: limits.requests_per_minute.map(unsigned_64),
+            tokens_per_minute: limits.tokens_per_minute.map(unsigned_64),
+        },
+        concurrent_runs: limits.concurrent_runs.map(unsigned).map(u64::from),
+        priority: limits.priority,
+        models: limits.models.clone(),
+    }
+}
+
+fn window(path: &str, given: &crate::tenant_quota::Window, problems: &mut Problems) -> Window {
+    let period = problems.period(path, Some(&given.period), Duration::from_secs(1));
+    if period.subsec_nanos() != 0 {
+        problems.push(path.to_owned(), "must be whole seconds");
+    }
+    Window {
+        period,
+        tokens: given.tokens.map(unsigned_64),
+        micros: given.cost_micros.map(unsigned_64),
     }
 }
 
 fn windows(quota: &TenantQuota, problems: &mut Problems) -> Vec<Window> {
     let given = quota.spec.windows.as_deref().unwrap_or_default();
     let mut windows = Vec::new();
-    for (index, window) in given.iter().enumerate() {
+    for (index, given) in given.iter().enumerate() {
         let path = format!("spec.windows[{index}].period");
-        let period = problems.period(&path, Some(&window.period), Duration::from_secs(1));
-        if period.subsec_nanos() != 0 {
-            problems.push(path, "must be whole seconds");
-        }
-        windows.push(Window {
-            period,
-            tokens: window.tokens.map(unsigned_64),
-            micros: window.cost_micros.map(unsigned_64),
-        });
+        windows.push(window(&path, given, problems));
     }
     windows.sort_by_key(|window| window.period);
     windows

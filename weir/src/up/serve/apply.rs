@@ -59,10 +59,11 @@ impl Serving {
             .map(|entry| entry.valid.model.as_str())
             .chain(serving.keys().map(String::as_str))
             .collect();
+        let settings = self.catalog.settings.clone();
+        let tenants = quotas.map(|entry| snapshot::tenant(&entry.valid, &self.catalog, &models));
         Snapshot {
-            tenants: quotas
-                .map(|entry| snapshot::tenant(&entry.valid, &self.catalog, &models))
-                .collect(),
+            tenants: tenants.filter(|_| settings.is_some()).collect(),
+            settings: settings.unwrap_or_default(),
             models: snapshot::routes(versions.collect(), &serving, &mut self.tables),
             pools: self.pools(),
             workers: self.workers.endpoints(),
