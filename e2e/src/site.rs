@@ -160,21 +160,47 @@ impl Site {
         stage: &str,
         change: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
-        let dir = self.model_dir(model, version);
-        write_random_model(
-            &dir,
-            &repository().join("examples/models/tiny-chat-v1"),
-            shape,
-        )?;
+        let dir = self.random_files(model, version, shape)?;
         let manifest = self.sign(model, version, &dir)?;
         change(&dir)?;
+        self.declare((model, version), &manifest, &json!({"stage": stage}))
+    }
+
+    /// As [`Site::add_model`], but `prepare` gets at the files before they are signed, and `spec` is merged over the object's.
+    ///
+    /// # Errors
+    /// As [`Site::add_model`], and what `prepare` reports.
+    pub fn add_prepared_model(
+        &self,
+        (model, version): (&str, u32),
+        spec: &Value,
+        prepare: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let dir = self.random_files(model, version, RandomModel::default())?;
+        prepare(&dir)?;
+        let manifest = self.sign(model, version, &dir)?;
+        self.declare((model, version), &manifest, spec)
+    }
+
+    fn random_files(&self, model: &str, version: u32, shape: RandomModel) -> Result<PathBuf> {
+        let dir = self.model_dir(model, version);
+        let tokenizer_of = repository().join("examples/models/tiny-chat-v1");
+        write_random_model(&dir, &tokenizer_of, shape)?;
+        Ok(dir)
+    }
+
+    fn declare(&self, (model, version): (&str, u32), manifest: &Value, more: &Value) -> Result<()> {
+        let mut spec = json!({
+            "model": model, "version": version, "manifest": manifest, "signature": {"file": "model.sig"},
+            "stage": "Production", "pool": "small", "qualityTier": "standard",
+            "price": {"promptMicrosPerToken": 1, "cachedMicrosPerToken": 0, "outputMicrosPerToken": 4},
+        });
+        for (field, value) in more.as_object().context("spec is an object")? {
+            spec[field] = value.clone();
+        }
         self.write(&format!("model-{model}-v{version}.yaml"), &json!({
             "apiVersion": "weir.dev/v1alpha1", "kind": "ModelVersion", "metadata": {"name": format!("{model}-v{version}")},
-            "spec": {
-                "model": model, "version": version, "manifest": manifest, "signature": {"file": "model.sig"},
-                "stage": stage, "pool": "small", "qualityTier": "standard",
-                "price": {"promptMicrosPerToken": 1, "cachedMicrosPerToken": 0, "outputMicrosPerToken": 4},
-            },
+            "spec": spec,
         }))
     }
 

@@ -119,6 +119,24 @@ pub async fn pages(url: &str, headers: &[(&str, String)]) -> Result<String> {
     }
 }
 
+/// The whole body as text, or the server's own refusal as this one's text.
+///
+/// # Errors
+/// The body breaks off, or the status says that the call failed.
+pub async fn text(answer: Answer) -> Result<String> {
+    let status = answer.status();
+    let body = answer
+        .into_body()
+        .collect()
+        .await
+        .context("the answer broke off; try again")?;
+    let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+    if !status.is_success() {
+        bail!("{}", text.trim_end());
+    }
+    Ok(text)
+}
+
 /// `code: message` of an error body.
 pub fn error_text(body: &Value) -> Option<String> {
     let error = body.get("error")?;

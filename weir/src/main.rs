@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use weir::cmd::{audit, chat, dump, get, key, keygen, sign, tenant, up, usage, verify};
+use weir::cmd::{audit, chat, dump, get, key, keygen, rollout, sign, tenant, up, usage, verify};
 
 /// Serve signed language models to tenants with budgets, on one machine or on a cluster.
 #[derive(Debug, Parser)]
@@ -26,6 +26,7 @@ enum Command {
     Usage(usage::Args),
     Audit(audit::Args),
     Tenant(tenant::Args),
+    Rollout(rollout::Args),
     Keygen(keygen::Args),
     Sign(sign::Args),
     Verify(verify::Args),
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Usage(args) => usage::run(args).map(|()| ExitCode::SUCCESS),
         Command::Audit(args) => audit::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Tenant(args) => tenant::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Rollout(args) => rollout::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Keygen(args) => keygen::run(args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => sign::run(args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => verify::run(args).map(|()| ExitCode::SUCCESS),

@@ -1,15 +1,15 @@
 //! Everything on one machine: the same manifests, no cluster.
 //!
-//! `serve` is the loop; what it does in order: `files` → `catalog` → `verify` → `placement` → `workers` → `snapshot` → `objects`,
+//! `serve` is the loop; what it does in order: `files` → `catalog` → `verify` → `rollouts` → `workers` → `snapshot` → `objects`,
 //! `report`.
 
 pub mod catalog;
 pub mod files;
 pub mod objects;
-pub mod placement;
 pub mod problem;
 pub mod process;
 pub mod report;
+pub mod rollouts;
 pub mod serve;
 pub mod snapshot;
 pub mod status;

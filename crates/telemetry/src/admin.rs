@@ -276,6 +276,7 @@ mod tests {
         want: [&'static str; 2],
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "what an action is given")]
     fn echo(body: Bytes) -> Acted {
         let said = String::from_utf8_lossy(&body).into_owned();
         let answer = if said == "no" {

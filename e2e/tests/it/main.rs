@@ -20,6 +20,7 @@ mod openai;
 mod race;
 mod replay;
 mod replicas;
+mod rollout;
 mod tampering;
 mod tenants;
 mod worker_death;

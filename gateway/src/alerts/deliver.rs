@@ -167,6 +167,10 @@ async fn attempt(
 }
 
 /// Where the tenant is told now: `None` when it is not in force, `Some(None)` when it has no webhook.
+#[expect(
+    clippy::option_option,
+    reason = "not being in force and having no webhook are two answers"
+)]
 fn webhook(core: &Core, tenant: &str) -> Option<Option<Webhook>> {
     let directory = core.directory.load();
     let mut tenants = directory.keys.tenants().into_iter();

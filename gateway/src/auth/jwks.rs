@@ -168,18 +168,14 @@ impl Inner {
         let fits = |(own, key): &&(Option<Algorithm>, Arc<DecodingKey>)| {
             key.family() == algorithm.family() && own.is_none_or(|own| own == algorithm)
         };
-        match kid {
-            Some(kid) => {
-                let named = keys.by_kid.get(kid)?;
-                named.iter().find(fits).map(|(_, key)| Arc::clone(key))
-            }
-            // A token that names no key is good only where there is no choice.
-            None => {
-                let mut all = keys.by_kid.values().flatten().filter(fits);
-                let only = all.next()?;
-                all.next().is_none().then(|| Arc::clone(&only.1))
-            }
+        if let Some(kid) = kid {
+            let named = keys.by_kid.get(kid)?;
+            return named.iter().find(fits).map(|(_, key)| Arc::clone(key));
         }
+        // A token that names no key is good only where there is no choice.
+        let mut all = keys.by_kid.values().flatten().filter(fits);
+        let only = all.next()?;
+        all.next().is_none().then(|| Arc::clone(&only.1))
     }
 
     /// One at a time, and not more often than `BETWEEN`; those who wait find what the one before them fetched.

@@ -38,5 +38,6 @@ mod service;
 mod site;
 mod slow;
 mod tenants;
+#[allow(dead_code, reason = "the crash tests share it and use more of it")]
 mod worker;
 mod worker_loss;

@@ -342,7 +342,7 @@ impl State {
     fn receive(&mut self, frame: GatewayFrame) {
         match frame.frame {
             Some(gateway_frame::Frame::Submit(submit)) => self.submit(submit),
-            Some(gateway_frame::Frame::Attach(attach)) => self.attach(attach),
+            Some(gateway_frame::Frame::Attach(attach)) => self.attach(&attach),
             Some(gateway_frame::Frame::Cancel(cancel)) => {
                 self.cancels += 1;
                 if self.runs.contains_key(&cancel.run[..]) {
@@ -397,7 +397,7 @@ impl State {
         }
     }
 
-    fn attach(&mut self, attach: Attach) {
+    fn attach(&mut self, attach: &Attach) {
         self.attaches.push(attach.clone());
         match self.runs.get_mut(&attach.run[..]) {
             Some(run) => {

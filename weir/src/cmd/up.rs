@@ -10,16 +10,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use arc_swap::ArcSwap;
 use clap::Parser;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use weir_gateway::{Gateway, Snapshot, Tls, TlsFiles};
-use weir_telemetry::admin::{Admin, Page};
+use weir_telemetry::admin::{Action, Admin, Page};
 use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{Ending, run_until_signal};
 use weir_telemetry::{Metrics, Readiness, bind};
 
-use crate::up::report::{Format, Report};
-use crate::up::serve::Serving;
+use crate::up::report::{Format, Pages, Report};
+use crate::up::rollouts::{Rollouts, posted};
+use crate::up::serve::{Asked, Serving};
 use crate::up::workers::Workers;
 
 /// Serve the models of a directory of manifests on this machine, without a cluster.
@@ -96,23 +97,11 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     let config = weir_gateway::Config::default();
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
     let scheme = secure(&gateway, args.tls_cert, args.tls_key)?;
-    let page = Arc::new(ArcSwap::from_pointee("[]".to_owned()));
-    let shown = Arc::clone(&page);
-    let pages = BTreeMap::from([(
-        "/objects",
-        Page(Arc::new(move || shown.load().as_ref().clone())),
-    )]);
+    let pages = Pages::default();
+    let (ask, asked) = mpsc::channel(16);
     let ended = CancellationToken::new();
-    tokio::spawn(
-        Admin {
-            readiness: readiness.clone(),
-            metrics,
-            pages,
-            actions: gateway.admin_actions(),
-            queries: gateway.admin_queries(),
-        }
-        .serve(admin_listener, ended.clone()),
-    );
+    let shown = show(&gateway, (metrics, readiness.clone()), &pages, ask);
+    tokio::spawn(shown.serve(admin_listener, ended.clone()));
 
     let drain = Duration::from_secs(args.drain_s);
     let (sender, changed) = mpsc::channel(1);
@@ -131,12 +120,18 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
         format,
         format!("{scheme}://{listen}"),
         admin.to_string(),
-        page,
+        pages,
         readiness.clone(),
     );
+    let rollouts = Rollouts::open(&args.data).with_context(|| {
+        format!(
+            "cannot use the folder of rollouts in {}",
+            args.data.display()
+        )
+    })?;
     let serving = Serving::new(
         args.dir,
-        workers,
+        (workers, rollouts),
         gateway.clone(),
         Arc::clone(&store),
         report,
@@ -146,7 +141,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     tokio::spawn(async move { watching.watch_store(store_readiness).await });
     let refusing = readiness.down_after(stop.clone());
     let requests = gateway.serve(listener, refusing, drain);
-    let (serving, ()) = tokio::join!(serving.run(changed, stop), requests);
+    let (serving, ()) = tokio::join!(serving.run(changed, asked, stop), requests);
     let left = gateway.drain(drain).await;
     if left > 0 {
         tracing::warn!(runs = left, "runs were left at the drain's deadline");
@@ -165,6 +160,54 @@ fn secure(gateway: &Gateway, cert: Option<PathBuf>, key: Option<PathBuf>) -> Res
         return Ok("https");
     }
     Ok("http")
+}
+
+/// What the admin port shows and does: the gateway's own, the objects, and the rollouts.
+fn show(
+    gateway: &Gateway,
+    (metrics, readiness): (Metrics, Readiness),
+    pages: &Pages,
+    ask: mpsc::Sender<Asked>,
+) -> Admin {
+    let mut actions = gateway.admin_actions();
+    actions.insert("/rollouts", ask_rollout(ask));
+    Admin {
+        readiness,
+        metrics,
+        pages: BTreeMap::from([
+            ("/objects", page(&pages.objects)),
+            ("/rollouts", page(&pages.rollouts)),
+        ]),
+        actions,
+        queries: gateway.admin_queries(),
+    }
+}
+
+fn page(text: &Arc<ArcSwap<String>>) -> Page {
+    let text = Arc::clone(text);
+    Page(Arc::new(move || text.load().as_ref().clone()))
+}
+
+/// Hands a person's request to the loop and waits for what it decides.
+fn ask_rollout(ask: mpsc::Sender<Asked>) -> Action {
+    Action(Arc::new(move |body| {
+        let ask = ask.clone();
+        Box::pin(async move {
+            let (model, request) = posted(&body)?;
+            let (answer, answered) = oneshot::channel();
+            let asked = Asked {
+                model,
+                request,
+                answer,
+            };
+            let gone = |_| "weir up is shutting down".to_owned();
+            ask.send(asked)
+                .await
+                .map_err(|error| gone(error.to_string()))?;
+            let lines = answered.await.map_err(|error| gone(error.to_string()))??;
+            serde_json::to_string(&lines).map_err(|error| error.to_string())
+        })
+    }))
 }
 
 fn check_dir(dir: &Path) -> Result<()> {

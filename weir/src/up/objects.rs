@@ -2,6 +2,7 @@
 
 mod pool;
 mod quota;
+mod rollout;
 mod version;
 
 use std::collections::BTreeSet;

@@ -21,6 +21,25 @@ pub enum Format {
     Json,
 }
 
+/// What the admin port shows.
+#[derive(Clone)]
+pub struct Pages {
+    /// `/objects`.
+    pub objects: Arc<ArcSwap<String>>,
+    /// `/rollouts`.
+    pub rollouts: Arc<ArcSwap<String>>,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        let page = |text: &str| Arc::new(ArcSwap::from_pointee(text.to_owned()));
+        Self {
+            objects: page("[]"),
+            rollouts: page("{}"),
+        }
+    }
+}
+
 /// What was said last.
 pub struct Report {
     format: Format,
@@ -29,7 +48,7 @@ pub struct Report {
     admin: String,
     /// Since when conditions hold.
     pub history: History,
-    page: Arc<ArcSwap<String>>,
+    pages: Pages,
     readiness: Readiness,
     objects: Vec<Value>,
     problems: Vec<Problem>,
@@ -39,12 +58,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing said yet. `page` is what the admin port shows under `/objects`.
+    /// Nothing said yet.
     pub fn new(
         format: Format,
         listen: String,
         admin: String,
-        page: Arc<ArcSwap<String>>,
+        pages: Pages,
         readiness: Readiness,
     ) -> Self {
         Self {
@@ -53,7 +72,7 @@ impl Report {
             listen,
             admin,
             history: History::default(),
-            page,
+            pages,
             readiness,
             objects: Vec::new(),
             problems: Vec::new(),
@@ -66,7 +85,8 @@ impl Report {
     /// All objects with their status.
     pub fn objects(&mut self, objects: Vec<Value>) {
         if objects != self.objects {
-            self.page
+            self.pages
+                .objects
                 .store(Arc::new(Value::Array(objects.clone()).to_string()));
             self.objects = objects;
         }
@@ -135,6 +155,24 @@ impl Report {
             }
         }
         self.serving = serving;
+    }
+
+    /// What every rollout remembers.
+    pub fn rollouts(&self, page: String) {
+        if **self.pages.rollouts.load() != page {
+            self.pages.rollouts.store(Arc::new(page));
+        }
+    }
+
+    /// What was decided about a model's versions.
+    pub fn rollout(&self, model: &str, notes: &[weir_rollout::decide::Note]) {
+        for note in notes {
+            let (version, reason, message) = (note.version, &note.reason, &note.message);
+            self.say(
+                &format!("{model} version {version}: {reason}: {message}"),
+                &json!({"event": "rollout", "model": model, "version": version, "reason": reason, "message": message}),
+            );
+        }
     }
 
     /// Whether `ready` was said.

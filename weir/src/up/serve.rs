@@ -1,7 +1,11 @@
 //! The loop of `weir up`: look at the files, decide, act, say what changed. Nothing in it blocks for long.
 
 mod apply;
+mod asked;
+mod rollout;
 mod trust;
+
+pub use asked::Asked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,23 +15,26 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_api::model_version::Stage;
 use weir_api::{ModelVersion, ValidGpuPool};
-use weir_gateway::{Gateway, SoleTables};
+use weir_gateway::Gateway;
 use weir_manifest::TrustPolicySpec;
+use weir_rollout::decide::Note;
 use weir_store::Store;
 
 use super::catalog::{Catalog, Entry};
 use super::files::Directory;
-use super::placement::{Candidate, Known, Placement, place};
 use super::problem::Problem;
 use super::report::Report;
+use super::rollouts::Rollouts;
 use super::supervisor::WorkerState;
 use super::verify::{Verdict, Verified, Verifier};
 use super::workers::{Worker, Workers, plan_digest};
 
 /// How often the files are looked at. Saving a file and seeing it in force should feel immediate; listing a directory costs microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Decisions that follow from the gateway's having taken a table need not wait for the next look.
+const MAX_TURNS: u32 = 4;
 
 /// Until the first `ready`, which a person waits for.
 const LOOK_WHILE_STARTING: Duration = Duration::from_millis(20);
@@ -41,6 +48,15 @@ pub struct Placed {
     pub verified: Verified,
     /// Its pool as last written.
     pub pool: ValidGpuPool,
+}
+
+/// The version that serves a model; a canary takes a part of its runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stable {
+    /// Its object's name.
+    pub name: String,
+    /// Its number.
+    pub version: u32,
 }
 
 /// What the loop holds.
@@ -57,8 +73,12 @@ pub struct Serving {
     pub verdicts: BTreeMap<String, Verdict>,
     /// What has workers.
     pub placed: BTreeMap<String, Placed>,
-    /// What serves.
-    pub placement: Placement,
+    /// How traffic moves between the versions of each model.
+    pub rollouts: Rollouts,
+    /// Workers that each version should have.
+    pub wanted: BTreeMap<String, u32>,
+    /// What serves each model.
+    pub stable: BTreeMap<String, Stable>,
     /// Versions whose workers refused them; the digest of the plan they refused, and what the verdict rested on then.
     pub refused: BTreeMap<String, (String, String)>,
     /// The last trust policy that made sense.
@@ -73,20 +93,24 @@ pub struct Serving {
     pub report: Report,
     /// Crashes of each worker that the gateway was told of.
     pub deaths: BTreeMap<String, u32>,
+    /// Exits of each version's workers that nobody asked for, ever.
+    exits: BTreeMap<String, u32>,
     /// Grows with every change of the objects in force.
     revision: u64,
     /// What is wrong with the objects of this revision.
     object_problems: Vec<Problem>,
     applied: Option<apply::Basis>,
-    /// The routing tables of all models so far, so that each change is a newer one.
-    tables: SoleTables,
+    /// What was decided in the last look, by model.
+    notes: Vec<(String, Note)>,
+    /// Requests that the next look answers.
+    unanswered: Vec<Asked>,
 }
 
 impl Serving {
     /// Nothing read and nothing started yet.
     pub fn new(
         dir: PathBuf,
-        workers: Workers,
+        (workers, rollouts): (Workers, Rollouts),
         gateway: Gateway,
         store: Arc<dyn Store>,
         report: Report,
@@ -98,7 +122,9 @@ impl Serving {
             verifier: Verifier::default(),
             verdicts: BTreeMap::new(),
             placed: BTreeMap::new(),
-            placement: Placement::default(),
+            rollouts,
+            wanted: BTreeMap::new(),
+            stable: BTreeMap::new(),
             refused: BTreeMap::new(),
             trust: TrustPolicySpec::default(),
             workers,
@@ -106,17 +132,25 @@ impl Serving {
             store,
             report,
             deaths: BTreeMap::new(),
+            exits: BTreeMap::new(),
             revision: 0,
             object_problems: Vec::new(),
             applied: None,
-            tables: SoleTables::default(),
+            notes: Vec::new(),
+            unanswered: Vec::new(),
         }
     }
 
     /// Runs until `stop`; then the workers are still there, for the caller to stop.
-    pub async fn run(mut self, mut changed: mpsc::Receiver<()>, stop: CancellationToken) -> Self {
+    pub async fn run(
+        mut self,
+        mut changed: mpsc::Receiver<()>,
+        mut asked: mpsc::Receiver<Asked>,
+        stop: CancellationToken,
+    ) -> Self {
         loop {
             self.step().await;
+            self.answer();
             let pause = if self.report.is_ready() {
                 LOOK_EVERY
             } else {
@@ -125,6 +159,7 @@ impl Serving {
             tokio::select! {
                 () = stop.cancelled() => return self,
                 _ = changed.recv() => {}
+                Some(asked) = asked.recv() => self.take_up(asked),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -136,16 +171,22 @@ impl Serving {
         self.read_trust(&mut problems);
         self.verify().await;
         problems.extend(self.unverified());
-        self.decide();
-        self.act(&mut problems);
-        if self.placement.serving.is_empty() && problems.is_empty() {
+        self.notes.clear();
+        for _ in 0..MAX_TURNS {
+            self.decide(&mut problems);
+            self.act(&mut problems);
+            if !self.apply() {
+                break;
+            }
+        }
+        problems.dedup();
+        if self.stable.is_empty() && self.wanted.is_empty() && problems.is_empty() {
             let versions = self.catalog.versions.len();
             problems.push(Problem::in_file(
                 &self.dir,
                 format!("none of its {versions} ModelVersions is to serve: set `stage: Production` on one whose condition Verified is True (`weir get mv -o wide` shows why)"),
             ));
         }
-        self.apply();
         self.report_all(problems).await;
     }
 
@@ -203,29 +244,6 @@ impl Serving {
         }
     }
 
-    fn decide(&mut self) {
-        self.note_refusals();
-        let versions = &self.catalog.versions;
-        let is_candidate = |name: &str, entry: &Entry<ModelVersion>| {
-            self.verdicts.get(name).is_some_and(Result::is_ok)
-                && self.catalog.pools.contains_key(&entry.valid.pool)
-        };
-        let candidates = versions
-            .iter()
-            .filter(|(name, entry)| is_candidate(name, entry));
-        let known = Known {
-            candidates: candidates.map(|(_, entry)| candidate(entry)).collect(),
-            ready: self.ready(),
-            refused: self.refused.keys().cloned().collect(),
-            serving: self.placement.serving.clone(),
-            existing: versions
-                .iter()
-                .map(|(name, entry)| (name.clone(), entry.valid.stage))
-                .collect(),
-        };
-        self.placement = place(&known);
-    }
-
     /// Versions for which a request would find a worker.
     fn ready(&self) -> BTreeSet<String> {
         let is_served = |placed: &Placed| {
@@ -242,7 +260,7 @@ impl Serving {
     /// Takes over what is new of the versions that have workers. What is not verified any more, or whose pool's object is gone,
     /// runs on as it was.
     fn note_placed(&mut self) {
-        for name in &self.placement.with_workers {
+        for (name, _) in self.wanted.iter().filter(|(_, replicas)| **replicas > 0) {
             if let (Some(entry), Some(Ok(verified))) =
                 (self.catalog.versions.get(name), self.verdicts.get(name))
                 && let Some(pool) = self.catalog.pools.get(&entry.valid.pool)
@@ -255,8 +273,11 @@ impl Serving {
                 self.placed.insert(name.clone(), placed);
             }
         }
-        self.placed
-            .retain(|name, _| self.placement.with_workers.contains(name));
+        let (wanted, workers) = (&self.wanted, &self.workers);
+        self.placed.retain(|name, _| {
+            let has_workers = workers.iter().any(|(_, worker)| worker.version == *name);
+            has_workers || wanted.get(name).is_some_and(|replicas| *replicas > 0)
+        });
         for placed in self.placed.values_mut() {
             // What is in memory serves on; but whoever loads it again (after a crash) asks who may sign now.
             placed.verified.plan.trust = self.trust.clone();
@@ -267,7 +288,11 @@ impl Serving {
         self.note_placed();
         let mut wanted = BTreeSet::new();
         for (name, placed) in &self.placed {
-            match self.workers.ensure(name, &placed.verified, &placed.pool) {
+            let replicas = self.wanted.get(name).copied().unwrap_or(0);
+            match self
+                .workers
+                .ensure(name, &placed.verified, &placed.pool, replicas)
+            {
                 Ok(names) => {
                     // Changed limits mean new processes: the old ones go when the new ones serve.
                     if !names.iter().all(|name| self.is_connected(name)) {
@@ -305,6 +330,7 @@ impl Serving {
             };
             if self.deaths.get(name) != Some(&crashes) {
                 self.gateway.worker_died(name);
+                *self.exits.entry(worker.version.clone()).or_default() += 1;
             }
             deaths.insert(name.clone(), crashes);
         }
@@ -314,6 +340,7 @@ impl Serving {
     async fn report_all(&mut self, problems: Vec<Problem>) {
         let ready = self.ready();
         let objects = super::objects::objects(self, &ready).await;
+        self.report.rollouts(self.rollouts.page());
         self.report.objects(objects);
         self.report.problems(problems);
         self.report.progress(
@@ -321,27 +348,16 @@ impl Serving {
                 .iter()
                 .map(|(_, worker)| (worker.version.as_str(), worker.state.borrow().clone())),
         );
-        let is_ready = |candidate: &Candidate| ready.contains(&candidate.name);
-        let serving = &self.placement.serving;
+        let is_ready = |stable: &Stable| ready.contains(&stable.name);
         self.report.serving(
-            serving
-                .values()
-                .filter(|c| is_ready(c))
-                .map(|c| (c.model.clone(), c.version))
+            self.stable
+                .iter()
+                .filter(|(_, stable)| is_ready(stable))
+                .map(|(model, stable)| (model.clone(), stable.version))
                 .collect(),
         );
         self.report
-            .readiness(!serving.is_empty() && serving.values().all(is_ready));
-    }
-}
-
-fn candidate(entry: &Entry<ModelVersion>) -> Candidate {
-    let valid = &entry.valid;
-    Candidate {
-        name: valid.name.clone(),
-        model: valid.model.clone(),
-        version: valid.version,
-        stage: valid.stage,
+            .readiness(!self.stable.is_empty() && self.stable.values().all(is_ready));
     }
 }
 
@@ -350,9 +366,4 @@ fn names_of<'a>(workers: &'a Workers, version: &'a str) -> impl Iterator<Item = 
         .iter()
         .filter(move |(_, worker)| worker.version == version)
         .map(|(name, _)| name.clone())
-}
-
-/// Whether a stage lets a version serve on one machine.
-pub fn serves(stage: Stage) -> bool {
-    stage == Stage::Production
 }

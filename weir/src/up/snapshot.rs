@@ -6,8 +6,10 @@ use std::sync::Arc;
 use weir_api::{ValidModelVersion, ValidTenantQuota};
 use weir_gateway::{
     Alerts, ApiKey, KeyRules, ModelPermission, ModelRoute, PromptText, SamplingDefaults,
-    ServedVersion, SoleTables, Tenant, Webhook,
+    ServedVersion, Tenant, Webhook,
 };
+
+use weir_rollout::routing::Table;
 
 use super::catalog::Catalog;
 use super::verify::Verified;
@@ -35,11 +37,10 @@ pub fn served_version(valid: &ValidModelVersion, verified: &Verified) -> ServedV
     }
 }
 
-/// Routes of all models: everything goes to the version that `serving` names.
+/// Routes of all models that have a table.
 pub fn routes(
     versions: Vec<Arc<ServedVersion>>,
-    serving: &BTreeMap<String, u32>,
-    tables: &mut SoleTables,
+    tables: &BTreeMap<String, Arc<Table>>,
 ) -> Vec<ModelRoute> {
     let mut by_model: BTreeMap<String, Vec<Arc<ServedVersion>>> = BTreeMap::new();
     for version in versions {
@@ -49,8 +50,7 @@ pub fn routes(
             .push(version);
     }
     let route = |(name, versions): (String, Vec<Arc<ServedVersion>>)| {
-        let stable = serving.get(&name)?;
-        let table = tables.all_to(versions.iter().find(|v| v.version == *stable)?);
+        let table = Arc::clone(tables.get(&name)?);
         Some(ModelRoute {
             name,
             versions,

@@ -79,7 +79,7 @@ impl Workers {
         })
     }
 
-    /// Starts the workers of a version that are not there yet; the names of all it should have.
+    /// Starts the workers of a version that are not there yet; the names of all `replicas` it should have.
     ///
     /// # Errors
     /// Its load plan cannot be written.
@@ -88,9 +88,10 @@ impl Workers {
         version: &str,
         verified: &Verified,
         pool: &ValidGpuPool,
+        replicas: u32,
     ) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for replica in 0..pool.min_replicas.max(1) {
+        for replica in 0..replicas {
             let (name, spec) = self.spec(version, verified, pool, replica)?;
             if !self.by_name.contains_key(&name) {
                 self.start(version, pool, name.clone(), spec);

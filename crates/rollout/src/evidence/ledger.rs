@@ -8,7 +8,7 @@ use crate::evidence::Counts;
 use crate::routing::TableOrder;
 
 /// Under what runs were counted.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EntryKey {
     /// The table whose coin was flipped.

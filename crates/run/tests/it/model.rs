@@ -56,7 +56,7 @@ impl Model for Life {
         }
         actions.extend((0..world.flying.len()).map(Action::Land));
         for by in 0..2 {
-            self.gateway(world, by, actions);
+            Self::gateway(world, by, actions);
         }
     }
 
@@ -158,7 +158,7 @@ impl Model for Life {
 }
 
 impl Life {
-    fn gateway(&self, world: &World, by: usize, actions: &mut Vec<Action>) {
+    fn gateway(world: &World, by: usize, actions: &mut Vec<Action>) {
         let gateway = &world.gateways[by];
         let other = &world.gateways[1 - by];
         if *gateway == Gateway::Down {

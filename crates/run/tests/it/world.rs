@@ -175,6 +175,10 @@ pub(crate) struct World {
 }
 
 /// How many times a gateway dies: `WEIR_MODEL_CRASHES`, or once. Each more makes about four times as many states.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test's own knob, not the core's"
+)]
 fn crashes() -> u8 {
     let set = std::env::var("WEIR_MODEL_CRASHES").ok();
     set.and_then(|text| text.parse().ok()).unwrap_or(1)

@@ -120,6 +120,7 @@ fn a_sound_account_needs_no_repair() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in full")]
 fn a_purge_drops_events_and_labels_of_ended_runs_and_keeps_key_row_usage_and_ledger() {
     on_every_engine(|bed| async move {
         let store = bed.open();

@@ -7,7 +7,8 @@ use weir_api::{CONDITION_READY, GpuPool, GpuPoolStatus};
 
 use super::count;
 use crate::up::catalog::Entry;
-use crate::up::serve::Serving;
+use crate::up::rollouts::Rollout;
+use crate::up::serve::{Serving, Stable};
 use crate::up::status::ConditionNow;
 
 /// What is said about a pool, conditions apart.
@@ -25,20 +26,11 @@ pub(super) fn pool_status(
     let connected = views.iter().filter(|view| view.connected).count();
     let total: u64 = views.iter().map(|view| view.kv_tokens).sum();
     let held: u64 = views.iter().map(|view| view.status.kv_tokens).sum();
-    let models = serving.placement.serving.values();
-    let models = models.filter(|c| {
-        serving
-            .placed
-            .get(&c.name)
-            .is_some_and(|p| p.entry.valid.pool == *name)
+    let models = serving.stable.iter().filter(|(_, stable)| {
+        let placed = serving.placed.get(&stable.name);
+        placed.is_some_and(|placed| placed.entry.valid.pool == *name)
     });
-    let models = models.map(|c| PoolModel {
-        model: c.model.clone(),
-        stable: i32::try_from(c.version).ok(),
-        canary: None,
-        canary_weight_percent: None,
-        rollback_to: None,
-    });
+    let models = models.map(|(model, stable)| pool_model(serving, model, stable));
     let engine = &entry.valid.engine;
     let status = GpuPoolStatus {
         observed_generation: Some(entry.generation),
@@ -78,4 +70,21 @@ pub(super) fn pool_status(
         ),
     };
     (status, vec![ready])
+}
+
+/// What a pool serves of a model.
+fn pool_model(serving: &Serving, model: &str, stable: &Stable) -> PoolModel {
+    let number = |version: u32| i32::try_from(version).ok();
+    let head = serving.rollouts.of(model).and_then(Rollout::head);
+    let attempt = head.and_then(|head| head.attempt.as_ref());
+    let weight = attempt.and_then(|attempt| Some(head?.weight(&attempt.target.digest)));
+    PoolModel {
+        model: model.to_owned(),
+        stable: number(stable.version),
+        canary: attempt.and_then(|attempt| number(attempt.target.version)),
+        canary_weight_percent: weight.and_then(number),
+        rollback_to: head
+            .and_then(|head| head.refuge())
+            .and_then(|id| number(id.version)),
+    }
 }

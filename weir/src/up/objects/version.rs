@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use weir_api::model_version::{Stage, StatusStage, conditions, reasons};
 use weir_api::{CONDITION_READY, ModelVersion, ModelVersionStatus};
+use weir_rollout::decide::VersionStatus;
 
-use super::count;
+use super::rollout;
 use crate::up::catalog::Entry;
-use crate::up::serve::{Serving, serves};
+use crate::up::serve::Serving;
 use crate::up::status::ConditionNow;
 use crate::up::supervisor::WorkerState;
 
@@ -18,8 +20,6 @@ pub(super) fn version_status(
     ready: &BTreeSet<String>,
 ) -> (ModelVersionStatus, Vec<ConditionNow>) {
     let valid = &entry.valid;
-    let now = serving.placement.serving.get(&valid.model);
-    let is_serving = now.is_some_and(|now| now.name == valid.name);
     let workers = serving
         .workers
         .iter()
@@ -31,35 +31,27 @@ pub(super) fn version_status(
         .verdicts
         .get(&valid.name)
         .and_then(|verdict| verdict.as_ref().ok());
-    let of_model = serving
-        .placed
-        .values()
-        .filter(|placed| placed.entry.valid.model == valid.model);
-    let status = ModelVersionStatus {
-        observed_generation: Some(entry.generation),
-        stage: Some(match (is_serving, valid.stage) {
-            (true, _) => StatusStage::Production,
-            (false, Stage::Retired) => StatusStage::Retired,
-            (false, _) => StatusStage::Registered,
-        }),
-        weight_percent: Some(if is_serving { 100 } else { 0 }),
-        manifest_digest: verified.map(|verified| verified.digest.clone()),
-        signer: verified.map(|verified| verified.signer.clone()),
-        sole_serving: is_serving.then_some(of_model.count() == 1),
-        replicas: Some(count(workers.len())),
-        ready_replicas: Some(count(
-            workers
-                .iter()
-                .filter(|state| **state == WorkerState::Up)
-                .count(),
-        )),
-        ..ModelVersionStatus::default()
-    };
-    let conditions = vec![
+    let rollout = serving.rollout_status(entry);
+    let mut status = rollout.map_or_else(
+        || ModelVersionStatus {
+            stage: Some(StatusStage::Registered),
+            weight_percent: Some(0),
+            ..ModelVersionStatus::default()
+        },
+        |(rollout, head)| rollout::project(rollout, head, Timestamp::now()),
+    );
+    status.observed_generation = Some(entry.generation);
+    status.manifest_digest = verified.map(|verified| verified.digest.clone());
+    status.signer = verified.map(|verified| verified.signer.clone());
+    let mut conditions = vec![
         version_verified(serving, entry),
         version_admitted(serving, entry),
-        version_ready(serving, entry, is_serving, ready, &workers),
     ];
+    if let Some((rollout, _)) = rollout {
+        conditions.extend(rollout::conditions(rollout));
+    }
+    let rollout = rollout.map(|(rollout, _)| rollout);
+    conditions.push(version_ready(serving, entry, rollout, ready, &workers));
     (status, conditions)
 }
 
@@ -103,7 +95,7 @@ fn version_admitted(serving: &Serving, entry: &Entry<ModelVersion>) -> Condition
 fn version_ready(
     serving: &Serving,
     entry: &Entry<ModelVersion>,
-    is_serving: bool,
+    rollout: Option<&VersionStatus>,
     ready: &BTreeSet<String>,
     workers: &[WorkerState],
 ) -> ConditionNow {
@@ -111,6 +103,8 @@ fn version_ready(
     let say = |holds, reason: &str, message: String| {
         ConditionNow::new(CONDITION_READY, holds, reason, message)
     };
+    let stable = serving.stable.get(&valid.model);
+    let is_serving = stable.is_some_and(|stable| stable.name == valid.name);
     if is_serving && ready.contains(&valid.name) {
         return say(true, reasons::SERVING, format!("serves {:?}", valid.model));
     }
@@ -136,28 +130,35 @@ fn version_ready(
         }
     }
     match valid.stage {
-        Stage::Retired => say(true, reasons::RETIRED, "is retired, as asked".to_owned()),
-        Stage::Registered => say(
-            true,
-            reasons::REGISTERED,
-            "is registered, as asked".to_owned(),
-        ),
-        stage if !serves(stage) => {
-            let message = format!(
-                "stage {} needs traffic to be moved in steps, which `weir up` does not do: it serves Production",
-                stage.as_str()
-            );
-            say(false, reasons::REGISTERED, message)
+        Stage::Retired => {
+            return say(true, reasons::RETIRED, "is retired, as asked".to_owned());
         }
-        _ if is_serving || !workers.is_empty() => say(
-            false,
-            reasons::STARTING,
-            "its worker takes no session yet".to_owned(),
-        ),
-        _ => say(
-            true,
-            reasons::SUPERSEDED,
-            format!("a higher version serves {:?}", valid.model),
-        ),
+        Stage::Registered => {
+            return say(
+                true,
+                reasons::REGISTERED,
+                "is registered, as asked".to_owned(),
+            );
+        }
+        Stage::Shadow | Stage::Canary | Stage::Production => {}
     }
+    if let Some(rejected) = rollout.and_then(|rollout| rollout.rejected.as_ref()) {
+        let message = format!(
+            "attempt {} ended with {}; change the object, or ask for a retry",
+            rejected.attempt, rejected.reason
+        );
+        return say(false, reasons::REJECTED, message);
+    }
+    if let Some(doing) = rollout.and_then(|rollout| rollout.progressing.as_ref()) {
+        return say(false, doing.reason, doing.message.clone());
+    }
+    if stable.is_some_and(|stable| stable.version > valid.version) {
+        let message = format!("a higher version serves {:?}", valid.model);
+        return say(true, reasons::SUPERSEDED, message);
+    }
+    say(
+        false,
+        reasons::STARTING,
+        "its worker takes no session yet".to_owned(),
+    )
 }

@@ -5,22 +5,24 @@ use std::sync::Arc;
 
 use weir_api::ValidGpuPool;
 use weir_gateway::{Pool, Snapshot, WorkerEndpoint};
+use weir_rollout::routing::{Table, TableOrder};
 
 use super::Serving;
-use crate::up::placement::Candidate;
 use crate::up::snapshot;
 
 /// What the gateway's snapshot was made from: an equal one need not be made again.
 #[derive(PartialEq)]
 pub(super) struct Basis {
     revision: u64,
-    serving: BTreeMap<String, Candidate>,
+    /// The order of each model's routing table.
+    tables: BTreeMap<String, TableOrder>,
     placed: Vec<(String, String, i64)>,
     workers: Vec<WorkerEndpoint>,
 }
 
 impl Serving {
-    pub(super) fn apply(&mut self) {
+    /// Whether there was something to apply.
+    pub(super) fn apply(&mut self) -> bool {
         let placed = self.placed.iter().map(|(name, placed)| {
             (
                 name.clone(),
@@ -30,41 +32,49 @@ impl Serving {
         });
         let basis = Basis {
             revision: self.revision,
-            serving: self.placement.serving.clone(),
+            tables: self
+                .tables()
+                .iter()
+                .map(|(model, table)| (model.clone(), table.order))
+                .collect(),
             placed: placed.collect(),
             workers: self.workers.endpoints(),
         };
-        if self.applied.as_ref() != Some(&basis) {
-            let snapshot = self.snapshot();
-            self.gateway.apply(snapshot);
-            self.applied = Some(basis);
+        if self.applied.as_ref() == Some(&basis) {
+            return false;
         }
+        self.gateway.apply(self.snapshot());
+        self.applied = Some(basis);
+        true
     }
 
-    fn snapshot(&mut self) -> Snapshot {
+    /// Where new runs go, by model.
+    fn tables(&self) -> BTreeMap<String, Arc<Table>> {
+        let table = |model: &String| self.rollouts.of(model)?.table().cloned().map(Arc::new);
+        self.stable
+            .keys()
+            .filter_map(|model| Some((model.clone(), table(model)?)))
+            .collect()
+    }
+
+    fn snapshot(&self) -> Snapshot {
         let versions = self
             .placed
             .values()
             .map(|p| Arc::new(snapshot::served_version(&p.entry.valid, &p.verified)));
-        let serving: BTreeMap<String, u32> = self
-            .placement
-            .serving
-            .iter()
-            .map(|(model, c)| (model.clone(), c.version))
-            .collect();
         let quotas = self.catalog.quotas.values();
         let written = self.catalog.versions.values();
         // A model that serves although its objects are gone is still a model.
         let models = written
             .map(|entry| entry.valid.model.as_str())
-            .chain(serving.keys().map(String::as_str))
+            .chain(self.stable.keys().map(String::as_str))
             .collect();
         let settings = self.catalog.settings.clone();
         let tenants = quotas.map(|entry| snapshot::tenant(&entry.valid, &self.catalog, &models));
         Snapshot {
             tenants: tenants.filter(|_| settings.is_some()).collect(),
             settings: settings.unwrap_or_default(),
-            models: snapshot::routes(versions.collect(), &serving, &mut self.tables),
+            models: snapshot::routes(versions.collect(), &self.tables()),
             pools: self.pools(),
             workers: self.workers.endpoints(),
         }

@@ -1,0 +1,235 @@
+//! Traffic that moves between versions in steps, while clients are served.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use weir_e2e::{Client, RandomModel, Site, Tenant, Weir, weir_command};
+
+/// Clients that ask one after the other for as long as a rollout takes.
+const CLIENTS: usize = 4;
+
+/// What clients saw.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    answered: AtomicU64,
+    of_candidate: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Load {
+    fn ask(&self, client: &Client) {
+        let body = json!({"model": "random", "input": "hello", "maxOutputTokens": 2});
+        while !self.stop.load(Ordering::Relaxed) {
+            let reply = client.post("/inference", &body).unwrap();
+            if reply.status != 202 {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            if reply.body["modelVersion"] == 2 {
+                self.of_candidate.fetch_add(1, Ordering::Relaxed);
+            }
+            let events = client.all_events(&reply.run_id(), 0).unwrap();
+            let is_done = events.last().is_some_and(|event| event.kind == "completed");
+            let counter = if is_done {
+                &self.answered
+            } else {
+                &self.failed
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs `story` while clients ask.
+    fn during(weir: &Weir, story: impl FnOnce(&Self)) -> Self {
+        let load = Self::default();
+        let client = weir.client("acme-dev-key");
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| load.ask(&client));
+            }
+            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| story(&load)));
+            load.stop.store(true, Ordering::Relaxed);
+            if let Err(panic) = told {
+                std::panic::resume_unwind(panic);
+            }
+        });
+        load
+    }
+}
+
+fn wait(what: &str, seconds: u64, holds: impl Fn() -> bool) -> Result<()> {
+    weir_e2e::wait_for(what, seconds, || holds().then_some(()))
+}
+
+fn version(weir: &Weir, number: u32) -> Value {
+    let objects = Client::new(&weir.admin, "").get("/objects").unwrap().body;
+    let all = objects.as_array().cloned().unwrap_or_default();
+    let is_it =
+        |object: &Value| object["kind"] == "ModelVersion" && object["spec"]["version"] == number;
+    all.into_iter().find(is_it).unwrap_or_default()
+}
+
+fn is_weight(weir: &Weir, number: u32, percent: u64) -> bool {
+    version(weir, number)["status"]["weightPercent"] == percent
+}
+
+fn site() -> Site {
+    let tenant = Tenant {
+        name: "acme",
+        spec: json!({"models": [{"name": "random", "pinning": "Allowed"}]}),
+    };
+    Site::random(RandomModel::default(), &[tenant]).unwrap()
+}
+
+fn rollout() -> Value {
+    json!({
+        "steps": [{"weightPercent": 20, "bake": "1s"}, {"weightPercent": 50, "bake": "1s"}],
+        "guardrails": {"errorRatePercent": 5, "minRequests": 10},
+        "promote": "NoBreach", "finalBake": "1s",
+    })
+}
+
+/// A template that refuses every conversation: the version answers nothing.
+fn break_template(dir: &std::path::Path) -> Result<()> {
+    let path = dir.join("tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    config["chat_template"] = json!("{{ raise_exception('nothing is good enough') }}");
+    std::fs::write(path, serde_json::to_vec(&config)?)?;
+    Ok(())
+}
+
+#[test]
+fn a_healthy_version_takes_over_in_steps_and_no_request_fails() {
+    let site = site();
+    let weir = site.up().unwrap();
+    let load = Load::during(&weir, |load| {
+        wait("some answers", 10, || {
+            load.answered.load(Ordering::Relaxed) > 20
+        })
+        .unwrap();
+        assert_eq!(load.of_candidate.load(Ordering::Relaxed), 0);
+        site.add_prepared_model(("random", 2), &json!({"rollout": rollout()}), |_| Ok(()))
+            .unwrap();
+        for percent in [20, 50, 100] {
+            wait(&format!("{percent} percent"), 60, || {
+                is_weight(&weir, 2, percent)
+            })
+            .unwrap();
+        }
+        wait("version 2 is stable", 30, || {
+            version(&weir, 2)["status"]["stage"] == "Production"
+        })
+        .unwrap();
+    });
+    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
+    assert!(load.of_candidate.load(Ordering::Relaxed) > 0);
+    let kept = &version(&weir, 2)["status"]["rollbackTo"];
+    assert_eq!(
+        (&kept["version"], &kept["readyReplicas"]),
+        (&json!(1), &json!(1)),
+        "the version before stays warm"
+    );
+}
+
+#[test]
+fn a_version_that_fails_is_taken_back_and_stays_out() {
+    let site = site();
+    let weir = site.up().unwrap();
+    let load = Load::during(&weir, |load| {
+        site.add_prepared_model(
+            ("random", 2),
+            &json!({"rollout": rollout()}),
+            break_template,
+        )
+        .unwrap();
+        wait("version 2 is rejected", 60, || {
+            version(&weir, 2)["status"]["rejected"]["reason"] == "GuardrailBreached"
+        })
+        .unwrap();
+        assert!(is_weight(&weir, 2, 0));
+        let failed = load.failed.load(Ordering::Relaxed);
+        let answered = load.answered.load(Ordering::Relaxed);
+        wait("answers after it", 10, || {
+            load.answered.load(Ordering::Relaxed) > answered + 50
+        })
+        .unwrap();
+        // One request may have been on its way.
+        assert!(load.failed.load(Ordering::Relaxed) <= failed + CLIENTS as u64);
+    });
+    assert!(
+        load.failed.load(Ordering::Relaxed) < 60,
+        "{} requests failed before it was noticed",
+        load.failed.load(Ordering::Relaxed)
+    );
+
+    weir.stop(30).unwrap();
+    let weir = site.up().unwrap();
+    let load = Load::during(&weir, |load| {
+        wait("answers", 10, || load.answered.load(Ordering::Relaxed) > 50).unwrap();
+    });
+    assert_eq!(
+        load.failed.load(Ordering::Relaxed),
+        0,
+        "it is not tried again"
+    );
+    let printed = weir_command()
+        .args(["rollout", "history", "--admin", &weir.admin])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(
+        printed.contains("rejected v2: GuardrailBreached"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn people_steer_a_rollout() {
+    let site = site();
+    let weir = site.up().unwrap();
+    let steer = |words: &[&str]| {
+        let output = weir_command()
+            .arg("rollout")
+            .args(words)
+            .args(["--admin", &weir.admin])
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.success(),
+            text(&output.stdout) + &text(&output.stderr),
+        )
+    };
+    // No load: it waits for runs in its first step.
+    site.add_prepared_model(("random", 2), &json!({"rollout": rollout()}), |_| Ok(()))
+        .unwrap();
+    wait("20 percent", 60, || is_weight(&weir, 2, 20)).unwrap();
+    let (shown, tree) = steer(&["status", "random"]);
+    assert!(
+        shown && tree.contains("step 1 of 2  attempt v2-1"),
+        "{tree}"
+    );
+    let (paused, said) = steer(&["pause", "random"]);
+    assert!(
+        paused && said.contains("random version 2: Paused"),
+        "{said}"
+    );
+    let (resumed, said) = steer(&["resume", "random"]);
+    assert!(resumed, "{said}");
+    let (promoted, said) = steer(&["promote", "random", "--full"]);
+    assert!(promoted, "{said}");
+    wait("version 2 is stable", 30, || {
+        version(&weir, 2)["status"]["stage"] == "Production"
+    })
+    .unwrap();
+    let (undone, said) = steer(&["undo", "random"]);
+    assert!(undone, "{said}");
+    wait("version 1 is stable", 60, || {
+        version(&weir, 1)["status"]["stage"] == "Production"
+    })
+    .unwrap();
+    let (known, said) = steer(&["abort", "nothing"]);
+    assert!(!known && said.contains("no rollout of model"), "{said}");
+}
