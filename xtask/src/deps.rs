@@ -43,6 +43,11 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-telemetry",
         ],
     ),
+    // The end-to-end tests' checker, load and sites: know what clients know.
+    (
+        "weir-e2e",
+        &["weir-api", "weir-manifest", "weir-run", "weir-protocol"],
+    ),
     (
         "weir-gateway",
         &[
@@ -97,10 +102,6 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-gateway",
             "weir-worker",
         ],
-    ),
-    (
-        "weir-e2e",
-        &["weir-api", "weir-manifest", "weir-run", "weir-protocol"],
     ),
     // Automation. Measures what people run, so it starts it as the end-to-end tests do.
     ("xtask", &["weir-api", "weir-e2e"]),

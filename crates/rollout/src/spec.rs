@@ -56,7 +56,7 @@ fn spec_hash(object: &ModelVersion, digest: &str) -> String {
         digest,
         stage: value(serde_json::to_value(spec.stage)),
         pool: &spec.pool,
-        // By way of a value: its keys are sorted.
+        // By way of the type: its fields come in one order, whatever a person wrote.
         rollout: value(serde_json::to_value(&spec.rollout)),
     };
     let bytes = serde_json::to_vec(&hashed).expect("a value is JSON");

@@ -355,7 +355,7 @@ mod tests {
             Case {
                 path: "/",
                 accept: "*/*",
-                want: ["404 ", "/metrics, /page, POST /act"],
+                want: ["404 ", "/metrics, /page, /ask, POST /act"],
             },
         ] {
             let answer = get(address, path, accept).await;

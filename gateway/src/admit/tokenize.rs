@@ -42,6 +42,8 @@ impl TokenizerPool {
         match judged.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(schema_error(&error, param)),
+            // The process ends: whoever asked is answered by nobody, rather than told that the prompt is at fault.
+            Err(error) if error.is_cancelled() => std::future::pending().await,
             Err(_panicked) => Err(ApiError::new(
                 ErrorCode::Internal,
                 "the compiler of grammars failed on this one",
@@ -82,6 +84,8 @@ impl TokenizerPool {
             Ok(Err(TextError::Tokenizer(why))) => {
                 Err(ApiError::new(ErrorCode::InvalidRequest, why).param(params.prompt))
             }
+            // The process ends: whoever asked is answered by nobody, rather than told that the prompt is at fault.
+            Err(error) if error.is_cancelled() => std::future::pending().await,
             Err(_panicked) => Err(ApiError::new(
                 ErrorCode::Internal,
                 "the tokenizer failed on this prompt",

@@ -224,12 +224,10 @@ impl World {
         alive.end();
         let mut lines = String::new();
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
-        self.power
-            .dump(now as u64, &mut |record| {
-                lines.push_str(&record.to_string());
-                lines.push('\n');
-            })
-            .unwrap();
+        let dumped = self.power.dump(now as u64, &mut |record| {
+            lines.push_str(&record.to_string());
+            lines.push('\n');
+        });
         let dump = Dump::parse(&lines).unwrap();
         let history = self.load.history.calls();
         let rules = Rules {
@@ -244,6 +242,13 @@ impl World {
             lost: std::mem::take(&mut self.lost),
         };
         let mut found = check(&history, &dump, &[], &rules);
+        // A store that cannot be read has lost what it acknowledged.
+        if let Err(error) = dumped {
+            found.push(Violation {
+                invariant: 'D',
+                what: error.to_string(),
+            });
+        }
         if let Err(error) = finished {
             found.push(Violation {
                 invariant: 'F',

@@ -229,7 +229,13 @@ impl Site {
     }
 
     pub(crate) async fn assert_settled_by(&self, client: &Client) -> Value {
-        let usage = client.get("/usage").await.body;
+        // Whoever was told 202 has not waited for the end.
+        let until = tokio::time::Instant::now() + Duration::from_secs(10);
+        let mut usage = client.get("/usage").await.body;
+        while usage["liveRuns"] != 0 && tokio::time::Instant::now() < until {
+            tokio::task::yield_now().await;
+            usage = client.get("/usage").await.body;
+        }
         assert_eq!(usage["consistent"], true, "{usage}");
         assert_eq!(usage["liveRuns"], 0, "{usage}");
         for window in usage["windows"].as_array().unwrap() {

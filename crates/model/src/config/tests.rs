@@ -143,7 +143,7 @@ fn what_is_not_supported_is_refused_by_file_key_and_value() {
             r#""partial_rotary_factor" = 0.5 is not supported"#,
         ),
         (
-            json!({"rope_scaling": {"type": "yarn", "factor": 4}}),
+            json!({"rope_scaling": {"factor": 4, "type": "yarn"}}),
             r#""rope_scaling" = {"factor":4,"type":"yarn"} asks for a rope_type"#,
         ),
         (

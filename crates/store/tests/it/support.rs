@@ -50,6 +50,16 @@ impl Bed {
     }
 
     pub(crate) fn open(&self) -> Arc<dyn Store> {
-        open(self.path(), self.engine).unwrap()
+        // sled gives its lock back a moment after it was closed.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        loop {
+            match open(self.path(), self.engine) {
+                Err(error)
+                    if error.to_string().contains("could not acquire lock")
+                        && std::time::Instant::now() < until => {}
+                opened => return opened.unwrap(),
+            }
+            std::thread::yield_now();
+        }
     }
 }
