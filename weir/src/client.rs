@@ -2,11 +2,27 @@
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+
+/// Where a gateway is, and who asks it.
+#[derive(Debug, clap::Args)]
+pub struct Access {
+    /// Where the gateway is.
+    #[arg(long, env = "WEIR_URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// API key of the tenant.
+    #[arg(
+        long,
+        env = "WEIR_API_KEY",
+        default_value = "acme-dev-key",
+        hide_env_values = true
+    )]
+    pub key: String,
+}
 
 /// An answer whose body has not been read yet.
 pub type Answer = Response<Incoming>;
@@ -63,18 +79,19 @@ pub async fn send(
         .with_context(|| format!("the connection to {address} broke; try again"))
 }
 
+async fn whole(answer: Answer) -> Result<(StatusCode, Bytes)> {
+    let status = answer.status();
+    let body = answer.into_body().collect().await;
+    let body = body.context("the answer broke off; try again")?;
+    Ok((status, body.to_bytes()))
+}
+
 /// The whole body as JSON, or the server's own error as this one's text.
 ///
 /// # Errors
 /// The body breaks off, is not JSON, or the status says that the call failed.
 pub async fn json(answer: Answer) -> Result<Value> {
-    let status = answer.status();
-    let bytes = answer
-        .into_body()
-        .collect()
-        .await
-        .context("the answer broke off; try again")?
-        .to_bytes();
+    let (status, bytes) = whole(answer).await?;
     let body: Value = serde_json::from_slice(&bytes).with_context(|| {
         format!(
             "the answer ({status}) is not JSON; is this Weir's address and port? It said: {}",
@@ -98,13 +115,7 @@ pub async fn pages(url: &str, headers: &[(&str, String)]) -> Result<String> {
     let (mut all, mut after) = (String::new(), 0);
     loop {
         let answer = send("GET", &format!("{url}after={after}"), headers, None).await?;
-        let status = answer.status();
-        let bytes = answer
-            .into_body()
-            .collect()
-            .await
-            .context("the answer broke off; try again")?
-            .to_bytes();
+        let (status, bytes) = whole(answer).await?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if !status.is_success() {
             bail!("{status}: {}", text.trim_end());
@@ -124,13 +135,8 @@ pub async fn pages(url: &str, headers: &[(&str, String)]) -> Result<String> {
 /// # Errors
 /// The body breaks off, or the status says that the call failed.
 pub async fn text(answer: Answer) -> Result<String> {
-    let status = answer.status();
-    let body = answer
-        .into_body()
-        .collect()
-        .await
-        .context("the answer broke off; try again")?;
-    let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+    let (status, bytes) = whole(answer).await?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     if !status.is_success() {
         bail!("{}", text.trim_end());
     }

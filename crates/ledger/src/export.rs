@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{Day, Hash, Link};
+use crate::{Chain, Head};
 
 /// Ends every page of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,21 @@ pub struct Page {
     /// `after` of the next page; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
+}
+
+impl Page {
+    /// The page of a whole chain, the last one as far as it knows.
+    pub fn of_chain(chain: &Chain, head: &Head) -> Self {
+        Self {
+            chain: chain.name(),
+            day: None,
+            previous_root: chain.genesis().to_string(),
+            root: head.hash.to_string(),
+            records: head.number,
+            open: true,
+            next: None,
+        }
+    }
 }
 
 /// One line of an export.

@@ -14,17 +14,8 @@ use crate::client::{self, Events};
 /// Reads a question a line; `/reset` forgets the conversation, `/quit` or Ctrl-D ends it, Ctrl-C cuts an answer short.
 #[derive(Debug, Parser)]
 pub struct Args {
-    /// Where the gateway is.
-    #[arg(long, env = "WEIR_URL", default_value = "http://127.0.0.1:8080")]
-    url: String,
-    /// API key.
-    #[arg(
-        long,
-        env = "WEIR_API_KEY",
-        default_value = "acme-dev-key",
-        hide_env_values = true
-    )]
-    key: String,
+    #[command(flatten)]
+    access: client::Access,
     /// Model to talk to; the first one the key may use when absent.
     #[arg(long)]
     model: Option<String>,
@@ -78,7 +69,7 @@ async fn talk(mut args: Args) -> Result<()> {
     if is_terminal {
         println!(
             "{} at {}. /reset forgets, /quit ends.",
-            chat.model, chat.args.url
+            chat.model, chat.args.access.url
         );
     }
     let mut lines = typed_lines();
@@ -106,8 +97,9 @@ async fn talk(mut args: Args) -> Result<()> {
 }
 
 async fn first_model(args: &Args) -> Result<String> {
-    let url = format!("{}/v1/models", args.url);
-    let list = client::json(client::send("GET", &url, &headers(&args.key), None).await?).await?;
+    let url = format!("{}/v1/models", args.access.url);
+    let list =
+        client::json(client::send("GET", &url, &headers(&args.access.key), None).await?).await?;
     let model = list["data"][0]["id"]
         .as_str()
         .context("the key may use no model that is served; see spec.models of its TenantQuota, and `weir get`")?;
@@ -147,8 +139,9 @@ impl Chat {
             "model": self.model, "messages": self.messages, "stream": true,
             "temperature": self.args.temperature, "max_tokens": self.args.max_tokens,
         });
-        let url = format!("{}/v1/chat/completions", self.args.url);
-        let answer = client::send("POST", &url, &headers(&self.args.key), Some(&body)).await?;
+        let url = format!("{}/v1/chat/completions", self.args.access.url);
+        let answer =
+            client::send("POST", &url, &headers(&self.args.access.key), Some(&body)).await?;
         if !answer.status().is_success() {
             client::json(answer).await?;
             bail!("the gateway answered without a stream; is --url right?");

@@ -31,17 +31,8 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Show {
-    /// Where the gateway is.
-    #[arg(long, env = "WEIR_URL", default_value = "http://127.0.0.1:8080")]
-    url: String,
-    /// API key of the tenant.
-    #[arg(
-        long,
-        env = "WEIR_API_KEY",
-        default_value = "acme-dev-key",
-        hide_env_values = true
-    )]
-    key: String,
+    #[command(flatten)]
+    access: client::Access,
     /// Ask the admin port for this tenant instead of the gateway with a key; compares every record, not only the newest.
     #[arg(long)]
     tenant: Option<String>,
@@ -142,8 +133,8 @@ async fn show(args: &Show) -> Result<()> {
             vec![],
         )
     } else {
-        let base = args.url.trim_end_matches('/');
-        (format!("{base}/usage?{query}"), bearer(&args.key))
+        let base = args.access.url.trim_end_matches('/');
+        (format!("{base}/usage?{query}"), bearer(&args.access.key))
     };
     let usage = client::json(client::send("GET", &url, &headers, None).await?).await?;
     if args.output == Some(Output::Json) {
@@ -172,7 +163,7 @@ async fn check(args: &Show) -> Result<()> {
 async fn pages(args: &Show) -> Result<String> {
     let (base, headers, tenant) = match &args.tenant {
         Some(tenant) => (&args.admin, vec![], format!("tenant={}&", escaped(tenant))),
-        None => (&args.url, bearer(&args.key), String::new()),
+        None => (&args.access.url, bearer(&args.access.key), String::new()),
     };
     let base = base.trim_end_matches('/');
     client::pages(&format!("{base}/usage/ledger?{tenant}"), &headers).await

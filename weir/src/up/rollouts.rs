@@ -67,11 +67,6 @@ impl Rollouts {
         self.models.get(model)
     }
 
-    /// All, by model.
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &Rollout)> {
-        self.models.iter()
-    }
-
     /// What every rollout remembers, as JSON by model.
     pub fn page(&self) -> String {
         let heads: BTreeMap<&String, _> = self

@@ -179,7 +179,6 @@ impl Serving {
                 break;
             }
         }
-        problems.dedup();
         if self.stable.is_empty() && self.wanted.is_empty() && problems.is_empty() {
             let versions = self.catalog.versions.len();
             problems.push(Problem::in_file(

@@ -70,15 +70,7 @@ pub(crate) async fn export(store: &dyn Store, chain: Chain, asked: &Export) -> A
     let (first, last, mut page) = match asked.day {
         None => {
             let head = store.chain_head(chain.clone()).await?;
-            let page = Page {
-                chain: chain.name(),
-                day: None,
-                previous_root: chain.genesis().to_string(),
-                root: head.hash.to_string(),
-                records: head.number,
-                open: true,
-                next: None,
-            };
+            let page = Page::of_chain(&chain, &head);
             (1, head.number, page)
         }
         Some(day) => {

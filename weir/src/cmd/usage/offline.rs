@@ -48,15 +48,7 @@ pub(super) async fn export(data: &Path, tenant: &str) -> Result<String> {
             text.push('\n');
         }
     }
-    let page = Page {
-        chain: chain.name(),
-        day: None,
-        previous_root: chain.genesis().to_string(),
-        root: head.hash.to_string(),
-        records: head.number,
-        open: true,
-        next: None,
-    };
+    let page = Page::of_chain(&chain, &head);
     text.push_str(&json!({ "page": page }).to_string());
     store.close(CLOSE_WITHIN).await?;
     Ok(text)

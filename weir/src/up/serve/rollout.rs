@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use weir_api::model_version::{Stage, reasons};
 use weir_api::{ANNOTATION_REQUEST, ModelVersion};
+use weir_gateway::WorkerView;
 use weir_rollout::decide::{Verification, VersionSpec, VersionStatus};
 use weir_rollout::{Record, VersionId, version_spec};
 
@@ -13,6 +14,14 @@ use crate::up::catalog::Entry;
 use crate::up::problem::Problem;
 use crate::up::rollouts::{Clock, ModelSeen, ReplicasSeen, Rollout, request};
 use crate::up::supervisor::WorkerState;
+
+/// What all models are decided with.
+struct Look {
+    /// The object of each digest.
+    names: BTreeMap<String, String>,
+    /// Workers as the gateway sees them.
+    workers: Vec<WorkerView>,
+}
 
 impl Serving {
     /// Decides for every model. What cannot be decided stays as it was.
@@ -23,11 +32,15 @@ impl Serving {
             now: Instant::now(),
             wall_ms,
         };
-        let names = self.names();
+        let look = Look {
+            names: self.names(),
+            workers: self.gateway.workers(),
+        };
+        let names = &look.names;
         let mut wanted = BTreeMap::new();
         let mut stable = BTreeMap::new();
         for model in self.models() {
-            let seen = self.model_seen(&model, &names);
+            let seen = self.model_seen(&model, &look);
             self.hand_over_requests(&model, problems);
             if let Err(error) =
                 self.rollouts
@@ -53,7 +66,7 @@ impl Serving {
                 .iter()
                 .map(|note| (model.clone(), note.clone()));
             self.notes.extend(notes);
-            let is_retired = self.is_retired(rollout, &names);
+            let is_retired = self.is_retired(rollout, names);
             for (id, replicas) in rollout.desired().iter().filter(|_| !is_retired) {
                 wanted.extend(names.get(&id.digest).map(|name| (name.clone(), *replicas)));
             }
@@ -124,7 +137,7 @@ impl Serving {
         })
     }
 
-    fn model_seen(&self, model: &str, names: &BTreeMap<String, String>) -> ModelSeen {
+    fn model_seen(&self, model: &str, look: &Look) -> ModelSeen {
         let of_model = |entry: &&Entry<ModelVersion>| entry.valid.model == model;
         let entries: Vec<_> = self.catalog.versions.values().filter(of_model).collect();
         let specs: Vec<VersionSpec> = entries.iter().map(|entry| self.spec(entry)).collect();
@@ -150,7 +163,7 @@ impl Serving {
             pool,
             wanted: replicas.unwrap_or(1).max(1),
             replicas: placed()
-                .filter_map(|placed| self.replicas(placed, names))
+                .filter_map(|placed| self.replicas(placed, look))
                 .collect(),
             acknowledged: self.gateway.acknowledged(model),
         }
@@ -181,16 +194,11 @@ impl Serving {
         spec
     }
 
-    fn replicas(
-        &self,
-        placed: &Placed,
-        names: &BTreeMap<String, String>,
-    ) -> Option<(VersionId, ReplicasSeen)> {
+    fn replicas(&self, placed: &Placed, look: &Look) -> Option<(VersionId, ReplicasSeen)> {
         let digest = &placed.verified.digest;
-        let name = names.get(digest)?;
+        let name = look.names.get(digest)?;
         let mut seen = ReplicasSeen::default();
         let mut failures = Vec::new();
-        let views = self.gateway.workers();
         for (worker_name, worker) in self
             .workers
             .iter()
@@ -201,7 +209,7 @@ impl Serving {
                 WorkerState::Backoff { crashes, .. } => *crashes,
                 _ => 0,
             });
-            if let Some(view) = views.iter().find(|view| view.name == *worker_name) {
+            if let Some(view) = look.workers.iter().find(|view| view.name == *worker_name) {
                 let is_ready = view.connected && !view.draining && view.digests.contains(digest);
                 seen.ready += u32::from(is_ready);
                 seen.live_runs += u64::from(view.in_flight);
