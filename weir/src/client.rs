@@ -41,7 +41,9 @@ pub async fn send(
         .parse()
         .with_context(|| format!("{url:?} is not a URL; write http://HOST:PORT"))?;
     if uri.scheme_str() != Some("http") {
-        bail!("{url:?} does not begin with http://; put a TLS proxy in front for https");
+        bail!(
+            "{url:?} does not begin with http://, which is all this command speaks; ask a gateway with a certificate with curl or an OpenAI client"
+        );
     }
     let authority = uri
         .authority()
