@@ -11,6 +11,7 @@
 
 pub mod checker;
 mod client;
+pub mod cluster;
 pub mod load;
 mod model;
 pub mod postgres;

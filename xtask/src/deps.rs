@@ -32,6 +32,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("weir-model", &["weir-scheduler"]),
     ("weir-cuda", &["weir-model", "weir-scheduler"]),
     ("weir-telemetry", &[]),
+    // The end-to-end tests' checker, load and sites: know what clients know.
+    (
+        "weir-e2e",
+        &["weir-api", "weir-manifest", "weir-run", "weir-protocol"],
+    ),
     // Binaries: know everything below, never each other.
     (
         "weir-operator",
@@ -41,12 +46,9 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-rollout",
             "weir-protocol",
             "weir-telemetry",
+            // Only its tests: the cluster.
+            "weir-e2e",
         ],
-    ),
-    // The end-to-end tests' checker, load and sites: know what clients know.
-    (
-        "weir-e2e",
-        &["weir-api", "weir-manifest", "weir-run", "weir-protocol"],
     ),
     (
         "weir-gateway",

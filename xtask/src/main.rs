@@ -11,6 +11,7 @@
 mod bench;
 mod crds;
 mod deps;
+mod e2e;
 mod repo;
 mod test;
 mod tidy;
@@ -23,6 +24,7 @@ cargo xtask COMMAND
   bench   measure: quickstart, gateway, store or all (bench --help for options)
   crds    write crds/*.yaml from crates/api (--check: only compare)
   deps    check the edges between the workspace's crates
+  e2e     run the tests on a Kubernetes cluster, or hold one up for people (e2e --help for options)
   tidy    check file lengths, TODOs and generated files
   test    run everything a change must pass, and install what that needs (--full: all fault counts)
 ";
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
         ["deps"] => deps::check(),
+        ["e2e", options @ ..] => e2e::run(options),
         ["tidy"] => tidy::check(),
         ["test"] => test::run(test::Extent::Usual),
         ["test", "--full"] => test::run(test::Extent::Full),

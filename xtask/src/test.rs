@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use weir_e2e::cluster::Layer;
 
 use crate::repo::root;
 
@@ -110,17 +111,19 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
         cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
     })?;
     let weir = target().join("release/weir").display().to_string();
-    let broken = target().join("faults");
     if extent == Extent::Full {
         step("broken build", &|| {
-            let folder = broken.display().to_string();
-            let features = ["--features", "faults", "--target-dir", &folder];
-            let build = ["build", "--release", "--quiet", "--bin", "weir"];
-            cargo(&[&build[..], &features[..]].concat(), &[])
+            broken_build(&target().join("faults").display().to_string())
         })?;
     }
+    let layers = names(&crate::e2e::ready());
     step("end-to-end tests", &|| {
-        end_to_end(extent, &weir, &python_text, &node)
+        let settings = [
+            ("WEIR_CLUSTER_LAYERS", layers.as_str()),
+            ("WEIR_PYTHON", &python_text),
+            ("WEIR_NODE", &node),
+        ];
+        end_to_end(extent, &weir, &settings)
     })?;
     let lines: Vec<String> = done
         .iter()
@@ -129,13 +132,17 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     Ok(format!("all steps passed\n{}", lines.join("\n")))
 }
 
-/// On real processes, with the official clients.
-fn end_to_end(extent: Extent, weir: &str, python: &str, node: &str) -> Result<()> {
-    let mut settings = vec![
-        ("WEIR_BIN", weir),
-        ("WEIR_PYTHON", python),
-        ("WEIR_NODE", node),
-    ];
+/// A build whose durability can be broken on purpose.
+fn broken_build(folder: &str) -> Result<()> {
+    let features = ["--features", "faults", "--target-dir", folder];
+    let build = ["build", "--release", "--quiet", "--bin", "weir"];
+    cargo(&[&build[..], &features[..]].concat(), &[])
+}
+
+/// On real processes, with the official clients, and on a cluster.
+fn end_to_end(extent: Extent, weir: &str, more: &[(&str, &str)]) -> Result<()> {
+    let mut settings = vec![("WEIR_BIN", weir)];
+    settings.extend(more);
     settings.extend(extent.counts());
     let broken = target().join("faults/release/weir").display().to_string();
     if extent == Extent::Full {
@@ -151,6 +158,19 @@ fn end_to_end(extent: Extent, weir: &str, python: &str, node: &str) -> Result<()
         "--nocapture",
     ];
     cargo(&arguments, &settings)
+}
+
+/// Only the tests on a cluster, on these layers.
+pub(crate) fn cluster(layers: &[Layer]) -> Result<String> {
+    let layers = names(layers);
+    let arguments = ["test", "--package", "weir-e2e", "--test", "cluster"];
+    cargo(&arguments, &[("WEIR_CLUSTER_LAYERS", &layers)])?;
+    Ok(format!("the tests on a cluster passed: {layers}"))
+}
+
+fn names(layers: &[Layer]) -> String {
+    let names: Vec<&str> = layers.iter().map(|layer| layer.name()).collect();
+    names.join(",")
 }
 
 fn cargo(arguments: &[&str], settings: &[(&str, &str)]) -> Result<()> {

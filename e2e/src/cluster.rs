@@ -1,0 +1,50 @@
+//! A Kubernetes cluster of a test's own, from programs that the repository pins (`xtask/cluster`) and builds once a version.
+//!
+//! Three layers, each more real and slower than the one before:
+//! [`ControlPlane`] is etcd and kube-apiserver on loopback, up in seconds, for everything that is about objects and their rules.
+//!
+//! A test asks for a layer with [`layer`] and says that it was skipped where there is none; `cargo xtask e2e` and `cargo xtask test` build
+//! what is missing first and name the layers that must run in `WEIR_CLUSTER_LAYERS`, so that nothing is skipped in silence.
+
+mod audit;
+mod binaries;
+mod certificates;
+mod control_plane;
+mod kubectl;
+mod process;
+
+use anyhow::Result;
+
+pub use audit::{Audit, Call};
+pub use binaries::{Binaries, Layer, MODULES};
+pub use certificates::{Authority, Issued};
+pub use control_plane::ControlPlane;
+pub use kubectl::{Kubectl, Said};
+pub use process::Process;
+
+/// The programs of a layer; `None`, after a line that says so, where it cannot run on this machine and need not.
+///
+/// # Errors
+/// `WEIR_CLUSTER_LAYERS` says that the layer must run, and it cannot.
+pub fn layer(layer: Layer, test: &str) -> Result<Option<Binaries>> {
+    let asked = std::env::var("WEIR_CLUSTER_LAYERS").ok();
+    let named = |layers: &String| layers.split(',').any(|name| name == layer.name());
+    let required = asked.as_ref().is_some_and(named);
+    if asked.is_some() && !required {
+        eprintln!(
+            "{test}: SKIPPED: WEIR_CLUSTER_LAYERS does not name \"{}\"",
+            layer.name()
+        );
+        return Ok(None);
+    }
+    match Binaries::find(layer) {
+        Ok(binaries) => Ok(Some(binaries)),
+        Err(error) if required => {
+            Err(error.context(format!("{test} must run on layer \"{}\"", layer.name())))
+        }
+        Err(error) => {
+            eprintln!("{test}: SKIPPED: {error:#}");
+            Ok(None)
+        }
+    }
+}

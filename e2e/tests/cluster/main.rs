@@ -1,0 +1,14 @@
+//! On a Kubernetes API server. `cargo xtask e2e --layer api` builds what it needs.
+
+#![allow(
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test that is skipped says so; what is not as it must be is a panic"
+)]
+
+mod admission;
+mod definitions;
+mod plane;
+mod refusals;
+mod rules;
+mod steps;
