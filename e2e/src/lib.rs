@@ -15,7 +15,11 @@ pub mod cluster;
 pub mod load;
 mod model;
 pub mod postgres;
+pub mod preload;
+pub mod processes;
+pub mod proxy;
 mod site;
+pub mod splitmix;
 mod weir;
 
 pub use client::{Client, Event, EventStream, Reply};
@@ -67,11 +71,7 @@ impl Seeded {
 
     /// The next number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        splitmix::next(&mut self.0)
     }
 
     /// A number below `bound`.

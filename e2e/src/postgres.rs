@@ -158,6 +158,7 @@ impl PostgresServer {
     /// It does not stop.
     pub fn down(&self, how: Stop) -> Result<(), String> {
         let mode = match how {
+            Stop::Kill => return self.kill(),
             Stop::Crash => "immediate",
             Stop::Fast => "fast",
         };
@@ -165,6 +166,30 @@ impl PostgresServer {
             .args(["stop", "--wait", "-m", mode, "-D"])
             .arg(self.data()))
         .map(drop)
+    }
+
+    /// Kills its first process and then all that are left, and waits until they are gone.
+    fn kill(&self) -> Result<(), String> {
+        let first = self.pid().ok_or("the server has no process")?;
+        run(Command::new("kill").args(["-9", &first.to_string()]))?;
+        let until = Instant::now() + UP_WITHIN;
+        loop {
+            let left = processes_in(&self.data());
+            if left.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(format!("the server's processes do not die: {left:?}"));
+            }
+            // Some end by themselves when they miss the first one.
+            drop(run(Command::new("kill").arg("-9").args(&left)));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Whether its first process lives.
+    pub fn is_up(&self) -> bool {
+        self.pid().is_some_and(|pid| lives(&pid.to_string()))
     }
 
     /// The server's process, to be stopped and continued.
@@ -186,6 +211,11 @@ impl PostgresServer {
         Ok(self.url(&name))
     }
 
+    /// The socket that it listens on.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
+    }
+
     /// How a database of this server is reached.
     pub fn url(&self, database: &str) -> String {
         let socket = self.folder.display().to_string().replace('/', "%2F");
@@ -205,11 +235,30 @@ impl PostgresServer {
     }
 }
 
+/// Processes that live in a folder, as all of a server's do in its data.
+fn processes_in(folder: &Path) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter(|entry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|at| at == folder))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|pid| lives(pid))
+        .collect()
+}
+
+/// Whether a process is there and no zombie.
+fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    !matches!(after.split_whitespace().next(), None | Some("Z"))
+}
+
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// How a server is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
+    /// `kill -9` of all its processes, the first one first.
+    Kill,
     /// As if its machine's process had died.
     Crash,
     /// In order, cutting connections.

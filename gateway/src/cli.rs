@@ -143,12 +143,10 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     let (listener, bound) = bind(listen, "--listen").await?;
     tracing::info!(listen = %bound, "serving");
     let drain = Duration::from_secs(drain_s);
-    let watching = gateway.clone();
-    let store_readiness = readiness.clone();
-    tokio::spawn(async move { watching.watch_store(store_readiness).await });
-    gateway
-        .serve(listener, readiness.down_after(stop), drain)
-        .await;
+    tokio::select! {
+        () = gateway.serve(listener, readiness.down_after(stop), drain) => {}
+        error = gateway.watch_store(readiness.clone()) => return Err(Box::new(error)),
+    }
     following.abort();
     end(&gateway, &*store).await?;
     admin.abort();

@@ -38,6 +38,8 @@ use crate::worker_metrics::WorkerCollector;
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
 /// How soon a full disk, and the space on it afterwards, shows in readiness.
 const LOOK_AT_STORE_EVERY: Duration = Duration::from_millis(500);
+/// How long a store refuses every write before its gateway ends: a server's refusal may pass, a medium's does not.
+const BROKEN_FOR: Duration = Duration::from_secs(2);
 /// Runs whose events are dropped in one commit.
 const EXPIRE_AT_ONCE: usize = 256;
 
@@ -188,18 +190,27 @@ impl Gateway {
         }
     }
 
-    /// Says whether the store lets runs in, in `readiness`, until the gateway stops.
-    pub async fn watch_store(&self, readiness: Readiness) {
-        let look = async {
-            loop {
-                match self.0.store.closed_to_runs() {
-                    Some(error) => readiness.set_not_ready("store", error.to_string()),
-                    None => readiness.set_ready("store"),
+    /// Says whether the store lets runs in, in `readiness`, and returns when it will take no write any more, with what it says: a store
+    /// whose medium failed, or whose server refuses what it is told. Whoever runs the gateway then ends the process without waiting for
+    /// anything: the store's next opening, or another gateway, knows what is durable and carries the runs on. Of a store that is full or
+    /// away it only tells.
+    pub async fn watch_store(&self, readiness: Readiness) -> StoreError {
+        let mut broken_since = None;
+        loop {
+            let now = Instant::now();
+            if let Some(error) = self.0.store.closed_to_runs() {
+                readiness.set_not_ready("store", error.to_string());
+                let broken = matches!(error, StoreError::Write { .. });
+                broken_since = broken.then(|| broken_since.unwrap_or(now));
+                if broken_since.is_some_and(|since| now - since >= BROKEN_FOR) {
+                    return error;
                 }
-                tokio::time::sleep(LOOK_AT_STORE_EVERY).await;
+            } else {
+                readiness.set_ready("store");
+                broken_since = None;
             }
-        };
-        self.0.stop.run_until_cancelled(look).await;
+            tokio::time::sleep(LOOK_AT_STORE_EVERY).await;
+        }
     }
 
     /// Refuses new runs from now on and waits until no run is live, for at most `within`; how many are left.

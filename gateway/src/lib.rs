@@ -60,6 +60,6 @@ pub use snapshot::{
     ApiKey, KeyRules, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
-pub use stores::open_store;
+pub use stores::{dump_store, open_store};
 pub use tables::SoleTables;
 pub use text::{Message, PromptText, TextError};

@@ -14,27 +14,50 @@ pub async fn open_store(
     folder: PathBuf,
     replica: Option<String>,
 ) -> Result<Arc<dyn Store>, StoreError> {
-    if let Some(url) = choice
-        && ["postgres://", "postgresql://"]
-            .iter()
-            .any(|scheme| url.starts_with(scheme))
-    {
+    if let Some(url) = server(choice) {
         let options = weir_postgres::Options {
             url: url.to_owned(),
             name: replica,
         };
         return Ok(weir_postgres::open(options).await?);
     }
-    let engine = match choice {
-        Some(name) => name.parse().map_err(|_| {
-            StoreError::Contract(format!(
-                "unknown store {name:?}: there are log, redb, sled and postgres://…"
-            ))
-        })?,
-        None => made_by(&folder).unwrap_or_default(),
-    };
+    let engine = engine(choice, &folder)?;
     let opening = tokio::task::spawn_blocking(move || weir_store::open(&folder, engine));
     opening.await.map_err(|_| StoreError::Closed)?
+}
+
+/// Tells of every record in the store that was chosen, as JSON objects: see [`weir_store::dump`]. An engine's folder must not be open in
+/// any process; gateways of a server may be at work. Blocks, and must not be called within a runtime.
+///
+/// # Errors
+/// The choice is neither an engine nor a URL, or the store cannot be read.
+pub fn dump_store(
+    choice: Option<&str>,
+    folder: &Path,
+    now_ms: u64,
+    tell: &mut dyn FnMut(serde_json::Value),
+) -> Result<(), StoreError> {
+    match server(choice) {
+        Some(url) => weir_postgres::dump(url, now_ms, tell),
+        None => weir_store::dump(folder, engine(choice, folder)?, now_ms, tell),
+    }
+}
+
+/// The server's URL, where a server was chosen.
+fn server(choice: Option<&str>) -> Option<&str> {
+    let schemes = ["postgres://", "postgresql://"];
+    choice.filter(|url| schemes.iter().any(|scheme| url.starts_with(scheme)))
+}
+
+fn engine(choice: Option<&str>, folder: &Path) -> Result<Engine, StoreError> {
+    let Some(name) = choice else {
+        return Ok(made_by(folder).unwrap_or_default());
+    };
+    name.parse().map_err(|_| {
+        StoreError::Contract(format!(
+            "unknown store {name:?}: there are log, redb, sled and postgres://…"
+        ))
+    })
 }
 
 /// The engine that made a folder.

@@ -34,22 +34,31 @@ pub(crate) enum Extent {
 
 impl Extent {
     /// How often the tests that count faults inject one: kills of processes (with each store), crash points in process, worlds in which
-    /// the power is cut eight times, and schemas that outputs follow.
-    fn counts(self) -> [(&'static str, &'static str); 5] {
+    /// the power is cut eight times, request keys that two gateways are asked for at once, and schemas that outputs follow; deaths in the
+    /// model of a run's life, and seeds of the simulations of queues and of rollouts.
+    fn counts(self) -> [(&'static str, &'static str); 9] {
         match self {
             Self::Usual => [
                 ("WEIR_KILLS", "60"),
                 ("WEIR_STORE_KILLS", "60"),
                 ("WEIR_CRASHES", "300"),
                 ("WEIR_POWER_CUT_SEEDS", "40"),
+                ("WEIR_RACE_KEYS", "200"),
                 ("WEIR_SCHEMAS", "50"),
+                ("WEIR_MODEL_CRASHES", "1"),
+                ("WEIR_SEEDS", "1"),
+                ("WEIR_ROLLOUTS", "300"),
             ],
             Self::Full => [
                 ("WEIR_KILLS", "500"),
                 ("WEIR_STORE_KILLS", "500"),
                 ("WEIR_CRASHES", "10000"),
                 ("WEIR_POWER_CUT_SEEDS", "1250"),
+                ("WEIR_RACE_KEYS", "10000"),
                 ("WEIR_SCHEMAS", "1000"),
+                ("WEIR_MODEL_CRASHES", "2"),
+                ("WEIR_SEEDS", "20"),
+                ("WEIR_ROLLOUTS", "3000"),
             ],
         }
     }

@@ -6,6 +6,7 @@
 //! statements, so none can be left open. Read [`open`] first, then `writer.rs`, then `migrations/1.sql`.
 
 mod commit;
+mod dump;
 mod error;
 mod fetch;
 mod listen;
@@ -17,5 +18,6 @@ mod store;
 mod upkeep;
 mod writer;
 
+pub use dump::dump;
 pub use open::{Options, open};
 pub use store::Postgres;

@@ -38,7 +38,7 @@ pub(crate) enum MigrateError {
 
 /// Brings the schema to the version that this program knows.
 pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<(), MigrateError> {
-    let known = i32::try_from(STEPS.len()).unwrap_or(i32::MAX);
+    let known = known();
     if version(connection).await? == known {
         return Ok(());
     }
@@ -75,8 +75,13 @@ async fn step_by_step(connection: &mut PgConnection, known: i32) -> Result<(), M
     Ok(())
 }
 
+/// The version that this program knows.
+pub(crate) fn known() -> i32 {
+    i32::try_from(STEPS.len()).unwrap_or(i32::MAX)
+}
+
 /// 0 for a database that has none.
-async fn version(connection: &mut PgConnection) -> Result<i32, MigrateError> {
+pub(crate) async fn version(connection: &mut PgConnection) -> Result<i32, MigrateError> {
     let read = async {
         let there = sqlx::query("SELECT to_regclass('weir.schema') IS NOT NULL")
             .fetch_one(&mut *connection)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgPool, Row};
 use tokio::sync::{broadcast, mpsc};
@@ -22,6 +23,9 @@ const READERS: u32 = 8;
 const READER_WITHIN: Duration = Duration::from_secs(5);
 /// Hints that wait for a slow listener in this process; it is told that it missed some.
 const HINTS: usize = 4096;
+
+/// Groups of writes that a server refuses in a row before it counts as one that takes none.
+const REFUSED: u32 = 4;
 
 /// Where the store is, and who opens it.
 #[derive(Clone, Debug)]
@@ -43,12 +47,28 @@ pub(crate) struct Server {
     pub(crate) identity: String,
     pub(crate) changes: broadcast::Sender<Change>,
     races: AtomicU64,
+    /// Why the last group of writes or the last heartbeat was refused, and how many in a row were; nothing once one was not.
+    trouble: Mutex<Option<(StoreError, u32)>>,
 }
 
 impl Server {
     /// A commit was beaten by another gateway's.
     pub(crate) fn raced(&self) {
         self.races.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What came of a group of writes, or of a heartbeat.
+    pub(crate) fn went(&self, outcome: Result<(), StoreError>) {
+        let mut trouble = self.trouble.lock();
+        let before = trouble.as_ref().map_or(0, |(_, refused)| *refused);
+        *trouble = outcome.err().map(|error| (error, before.saturating_add(1)));
+    }
+
+    /// What stands against writing now. One write that the server refuses may be that write's fault.
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        let (error, refused) = self.trouble.lock().clone()?;
+        let is_passing = matches!(error, StoreError::Write { .. } | StoreError::Read { .. });
+        (!is_passing || refused >= REFUSED).then_some(error)
     }
 
     pub(crate) fn races(&self) -> u64 {
@@ -72,18 +92,8 @@ impl Server {
 /// # Errors
 /// The URL is wrong, the server cannot be reached, or its schema is of a later version.
 pub async fn open(options: Options) -> Result<Arc<Postgres>, StoreError> {
-    let mut connect = PgConnectOptions::from_str(&options.url).map_err(|error| {
-        StoreError::Contract(format!(
-            "the store's URL is wrong ({error}); it is postgres://USER:PASSWORD@HOST:PORT/DATABASE"
-        ))
-    })?;
-    let path = format!(
-        "postgres://{}:{}/{}",
-        connect.get_host(),
-        connect.get_port(),
-        connect.get_database().unwrap_or_default()
-    );
-    connect = connect
+    let (connect, path) = address(&options.url)?;
+    let connect = connect
         .application_name(&format!(
             "weir {}",
             options.name.as_deref().unwrap_or("gateway")
@@ -129,6 +139,7 @@ pub async fn open(options: Options) -> Result<Arc<Postgres>, StoreError> {
         identity,
         changes: broadcast::channel(HINTS).0,
         races: AtomicU64::new(0),
+        trouble: Mutex::new(None),
     });
     let (queue, ops) = mpsc::channel(QUEUE);
     // Never dropped before its queue is closed: what it has begun it ends.
@@ -138,6 +149,22 @@ pub async fn open(options: Options) -> Result<Arc<Postgres>, StoreError> {
         tokio::spawn(upkeep::run(Arc::clone(&server))).abort_handle(),
     ];
     Ok(Arc::new(Postgres::new(server, queue, tasks)))
+}
+
+/// Where a URL points, and how it is named without its password.
+pub(crate) fn address(url: &str) -> Result<(PgConnectOptions, String), StoreError> {
+    let connect = PgConnectOptions::from_str(url).map_err(|error| {
+        StoreError::Contract(format!(
+            "the store's URL is wrong ({error}); it is postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+        ))
+    })?;
+    let path = format!(
+        "postgres://{}:{}/{}",
+        connect.get_host(),
+        connect.get_port(),
+        connect.get_database().unwrap_or_default()
+    );
+    Ok((connect, path))
 }
 
 /// The store's identity, and this process as one of its gateways.

@@ -59,7 +59,15 @@ impl Replicas for Postgres {
             let query = sqlx::query(BEAT)
                 .bind(&self.server.boot)
                 .bind(&self.server.name);
-            let rows = self.rows(query).await?;
+            let rows = self.rows(query).await;
+            match &rows {
+                // That it is heard again does not say that it can write again.
+                Ok(_) if !matches!(self.server.trouble(), Some(StoreError::Away { .. })) => {}
+                heard => self
+                    .server
+                    .went(heard.as_ref().map(|_| ()).map_err(StoreError::clone)),
+            }
+            let rows = rows?;
             let decode = |row: &sqlx::postgres::PgRow| -> Result<Peer, sqlx::Error> {
                 let silent: Option<i64> = row.try_get(2)?;
                 Ok(Peer {

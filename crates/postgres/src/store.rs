@@ -318,6 +318,10 @@ impl Store for Postgres {
         Some(self)
     }
 
+    fn closed_to_runs(&self) -> Option<StoreError> {
+        self.server.trouble()
+    }
+
     fn identity(&self) -> String {
         self.server.identity.clone()
     }

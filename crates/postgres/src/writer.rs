@@ -88,7 +88,9 @@ impl Writer {
         if ops.is_empty() {
             return;
         }
-        let fault = self.try_carry_out(&mut ops).await.err();
+        let outcome = self.try_carry_out(&mut ops).await;
+        self.server.went(outcome.clone());
+        let fault = outcome.err();
         if fault.is_some() {
             self.memory = Memory::default();
         }

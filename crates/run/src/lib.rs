@@ -9,6 +9,8 @@ mod life;
 mod payload;
 mod replay;
 mod run;
+#[doc(hidden)]
+pub mod testing;
 mod verdict;
 
 pub use event::{

@@ -8,6 +8,8 @@
 #![expect(clippy::print_stdout, reason = "the results")]
 #![expect(clippy::unwrap_used, reason = "a failed measurement is no result")]
 
+#[path = "../tests/it/bounded.rs"]
+mod bounded;
 #[path = "../tests/it/runs.rs"]
 #[expect(dead_code, reason = "the tests use all of it")]
 mod runs;

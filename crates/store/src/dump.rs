@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use weir_run::RunId;
 
 use crate::kv::{Kv, View};
+use crate::reader::live_or_ended;
 use crate::record::{self, chunk, key, ledger::Entry, unseal};
-use crate::writer::state::{ReadError, at, decode_account, live_run, missing};
+use crate::writer::state::{ReadError, at, decode_account, missing};
 use crate::{Engine, StoreError, open};
 
 /// Tells of every record in the store of a folder that no process has open, as JSON objects with a field `record`: `run`, `events`, `key`,
@@ -32,17 +33,24 @@ pub(crate) fn of(
     now_ms: u64,
     tell: &mut dyn FnMut(Value),
 ) -> Result<(), StoreError> {
-    let unreadable = |error: ReadError| StoreError::Read {
+    let told = kv.view().map_err(ReadError::from);
+    let told = told.and_then(|view| records(&*view, now_ms, tell));
+    told.map_err(|error| StoreError::Read {
         path: path.to_owned(),
         cause: error.to_string(),
-    };
-    let view = kv.view().map_err(|error| unreadable(error.into()))?;
+    })
+}
+
+/// Tells of every record in a view, as [`dump`] does.
+///
+/// # Errors
+/// A record could not be read or makes no sense.
+pub fn records(view: &dyn View, now_ms: u64, tell: &mut dyn FnMut(Value)) -> Result<(), ReadError> {
     for (letter, show) in FAMILIES {
-        each(&*view, *letter, |key, value| {
-            tell(show(&*view, key, value, now_ms)?);
+        each(view, *letter, |key, value| {
+            tell(show(view, key, value, now_ms)?);
             Ok(())
-        })
-        .map_err(unreadable)?;
+        })?;
     }
     Ok(())
 }
@@ -86,7 +94,7 @@ fn place(key: &[u8]) -> Result<(&str, RunId), ReadError> {
 
 fn run(view: &dyn View, key: &[u8], _value: &[u8], now_ms: u64) -> Result<Value, ReadError> {
     let (tenant, id) = place(key)?;
-    let run = live_run(view, tenant, id)?;
+    let run = live_or_ended(view, tenant, id)?.ok_or_else(|| missing("the row of", id))?;
     Ok(json!({
         "record": "run", "runId": id, "tenant": tenant, "requestKey": run.request_key,
         "status": run.status.as_str(), "epoch": run.epoch.0, "model": run.model, "modelVersion": run.model_version,

@@ -26,6 +26,7 @@ pub use crate::writer::upkeep::check_note;
 /// What every read means.
 pub mod read {
     pub use crate::chains::{day as chain_day, head as chain_head, links as chain, runs};
+    pub use crate::dump::records;
     pub use crate::objects::{many as objects, one as object};
     pub use crate::reader::{
         budget, events, id_by_key, live_or_ended, run, stored_account, usage, work,

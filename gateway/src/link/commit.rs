@@ -137,7 +137,12 @@ impl Link {
     }
 }
 
-/// Appends until the store says yes or says that it never will. Nothing is shown before; workers are held back by their credit.
+/// How long appends wait for a store that cannot read what they rest on.
+const UNREADABLE_FOR: Duration = Duration::from_secs(10);
+
+/// Appends until the store says yes or says that it never will. Nothing is shown before; workers are held back by their credit. Of a store
+/// that is away or full that is how long it lasts; one that takes no write any more ends the process, see [`crate::Gateway::watch_store`];
+/// a run whose records make no sense is given up, and the others go on.
 pub(crate) async fn append_durably(
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
@@ -151,7 +156,7 @@ pub(crate) async fn append_durably(
     let outcomes = match retrying(&*store, appends.clone()).await {
         Ok(outcomes) => outcomes,
         // One run's log is not what was thought; the others must not suffer for it.
-        Err(StoreError::Contract(_)) if appends.len() > 1 => {
+        Err(StoreError::Contract(_) | StoreError::Read { .. }) if appends.len() > 1 => {
             let mut outcomes = Vec::with_capacity(appends.len());
             for append in appends {
                 outcomes.extend(match retrying(&*store, vec![append]).await {
@@ -189,11 +194,15 @@ pub(crate) async fn take_over_durably(
 }
 
 async fn retrying(store: &dyn Store, appends: Vec<Append>) -> Result<Vec<Outcome>, StoreError> {
+    let begun = Instant::now();
     loop {
         let error = match store.append(appends.clone()).await {
             Ok(answers) => return Ok(answers.into_iter().map(outcome).collect()),
             Err(error) => error,
         };
+        if matches!(error, StoreError::Read { .. }) && begun.elapsed() > UNREADABLE_FOR {
+            return Err(error);
+        }
         let what = "cannot append events; workers are held back until this works again";
         pause(error, what).await?;
     }

@@ -136,12 +136,14 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
         Arc::clone(&store),
         report,
     );
-    let watching = gateway.clone();
-    let store_readiness = readiness.clone();
-    tokio::spawn(async move { watching.watch_store(store_readiness).await });
     let refusing = readiness.down_after(stop.clone());
     let requests = gateway.serve(listener, refusing, drain);
-    let (serving, ()) = tokio::join!(serving.run(changed, asked, stop), requests);
+    let work = async { tokio::join!(serving.run(changed, asked, stop), requests) };
+    let (serving, ()) = tokio::select! {
+        done = work => done,
+        // The workers keep what they have for the next start.
+        error = gateway.watch_store(readiness.clone()) => return Err(error).context("the store failed"),
+    };
     let left = gateway.drain(drain).await;
     if left > 0 {
         tracing::warn!(runs = left, "runs were left at the drain's deadline");

@@ -5,10 +5,13 @@ use weir_admission::{Config, Priority, Refused};
 use crate::pool::{Pool, Random, Run};
 
 /// One by default; `WEIR_SEEDS` for more.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how many seeds to run is said from outside"
+)]
 fn seeds() -> u64 {
-    option_env!("WEIR_SEEDS")
-        .and_then(|seeds| seeds.parse().ok())
-        .unwrap_or(1)
+    let set = std::env::var("WEIR_SEEDS").ok();
+    set.and_then(|seeds| seeds.parse().ok()).unwrap_or(1)
 }
 
 /// Until then it has not measured enough.

@@ -11,3 +11,10 @@ mod greedy;
 mod policies;
 mod pool;
 mod simulation;
+#[path = "../../../../e2e/src/splitmix.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a module of the end-to-end tests"
+)]
+mod splitmix;

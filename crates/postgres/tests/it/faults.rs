@@ -7,26 +7,14 @@ use weir_run::{RunStatus, Sequence};
 use weir_store::{Admit, Appended, Store, StoreError};
 
 use crate::server::{PostgresServer, Stop};
+use crate::splitmix;
 use crate::support::*;
-
-/// Small, fast, and the same every time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 #[test]
 fn callers_that_leave_at_any_moment_leave_no_transaction_open_and_nothing_half_done() {
     on_every_engine(|bed| async move {
         let store = bed.open();
-        let mut random = Random(7);
+        let mut seed = 7;
         let mut left = 0;
         for n in 0..150 {
             let store: Arc<dyn Store> = store.clone();
@@ -45,7 +33,7 @@ fn callers_that_leave_at_any_moment_leave_no_transaction_open_and_nothing_half_d
                     .ok();
                 store.cancel("acme", run.id, NOW).await.ok();
             });
-            tokio::time::sleep(Duration::from_micros(random.below(6000))).await;
+            tokio::time::sleep(Duration::from_micros(splitmix::next(&mut seed) % 6000)).await;
             left += u32::from(!caller.is_finished());
             caller.abort();
         }
@@ -150,7 +138,7 @@ fn a_server_that_crashes_and_returns_has_all_that_was_acknowledged() {
     let bed = Bed {
         url: server.database().unwrap(),
     };
-    runtime().block_on(within_a_minute(async {
+    runtime().block_on(in_time(async {
         let store = bed.open();
         let run = admit(&*store, &spec(1)).await;
         let run = done(&*store, next(&run).started().deltas(5)).await;

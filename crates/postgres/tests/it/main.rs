@@ -6,10 +6,13 @@
     reason = "helpers of tests are tests"
 )]
 
+#[path = "../../../store/tests/it/bounded.rs"]
+mod bounded;
 #[path = "../../../store/tests/it/budgets.rs"]
 mod budgets;
 #[path = "../../../store/tests/it/contract.rs"]
 mod contract;
+mod dump;
 #[path = "../../../store/tests/it/events.rs"]
 mod events;
 mod faults;
@@ -17,6 +20,7 @@ mod faults;
 mod ledger;
 #[path = "../../../store/tests/it/objects.rs"]
 mod objects;
+mod repair;
 mod replicas;
 #[path = "../../../store/tests/it/retention.rs"]
 mod retention;
@@ -30,4 +34,13 @@ mod schema;
     reason = "it is a module of the end-to-end tests"
 )]
 mod server;
+#[path = "../../../../e2e/src/splitmix.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a module of the end-to-end tests"
+)]
+mod splitmix;
 mod support;
+#[path = "../../../store/tests/it/upkeep.rs"]
+mod upkeep;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use weir_postgres::{Options, Postgres, open};
 use weir_store::{Store, StoreError};
 
+pub(crate) use crate::bounded::{in_time, runtime};
 pub(crate) use crate::runs::*;
 use crate::server::PostgresServer;
 
@@ -28,23 +29,8 @@ pub(crate) fn server() -> Option<&'static PostgresServer> {
 /// Runs a test on a database of its own. The name is the one the shared files of tests use.
 pub(crate) fn on_every_engine<F: Future<Output = ()>>(test: impl Fn(Bed) -> F) {
     if let Some(bed) = Bed::new() {
-        runtime().block_on(within_a_minute(test(bed)));
+        runtime().block_on(in_time(test(bed)));
     }
-}
-
-pub(crate) async fn within_a_minute(test: impl Future<Output = ()>) {
-    let minute = std::time::Duration::from_mins(2);
-    tokio::time::timeout(minute, test)
-        .await
-        .expect("done within two minutes");
-}
-
-pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
 }
 
 /// Where a test's store is.

@@ -11,4 +11,11 @@ mod rates;
 mod setup;
 mod simulation;
 mod situations;
+#[path = "../../../../e2e/src/splitmix.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a module of the end-to-end tests"
+)]
+mod splitmix;
 mod world;

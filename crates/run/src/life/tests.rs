@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Decision, DecisionReason, Event, EventKind, Expected, Price, Replay, RunId, Start};
+use crate::testing::accepted_run;
+use crate::{Event, EventKind, Replay, Start};
 
 const ALL: [RunStatus; 8] = [
     RunStatus::Accepted,
@@ -13,54 +14,6 @@ const ALL: [RunStatus; 8] = [
     RunStatus::Failed,
     RunStatus::Expired,
 ];
-
-pub(crate) fn sample_run() -> Run {
-    Run {
-        id: RunId::new(1, 2),
-        tenant: "acme".into(),
-        request_key: None,
-        payload_hash: [0; 32],
-        model: "tiny-chat".into(),
-        model_version: 2,
-        manifest_digest: "sha256:00".into(),
-        pool: "small".into(),
-        decision: Decision {
-            requested: "tiny-chat".into(),
-            reason: DecisionReason::Stable,
-            worker: None,
-            expected: Expected::default(),
-        },
-        status: RunStatus::Accepted,
-        epoch: Epoch(1),
-        choices: 1,
-        prompt_tokens: 10,
-        cached_tokens: 0,
-        output_tokens: 0,
-        output_index: 0,
-        reserved_tokens: 60,
-        reserved_micros: 210,
-        price: Price {
-            prompt_micros_per_token: 1,
-            cached_micros_per_token: 0,
-            output_micros_per_token: 4,
-        },
-        cost_micros: None,
-        last_sequence: Sequence(1),
-        created_at_ms: 1,
-        started_at_ms: None,
-        first_token_at_ms: None,
-        finished_at_ms: None,
-        deadline_ms: None,
-        finish_reason: None,
-        error: None,
-        replaces: None,
-        replaced_by: None,
-        events_expire_at_ms: 100,
-        metadata: std::collections::BTreeMap::new(),
-        caller: None,
-        verdicts: vec![],
-    }
-}
 
 #[test]
 fn every_pair_of_state_and_step_is_decided() {
@@ -126,7 +79,7 @@ fn extension() -> Extension<'static> {
 }
 
 fn running() -> Run {
-    let mut run = sample_run();
+    let mut run = accepted_run();
     let start = start(4);
     let new = Extension {
         started: Some(&start),
@@ -190,7 +143,7 @@ fn a_broken_extension_changes_nothing_and_says_why() {
         ("nothing", running(), base, vec![], "nothing to append"),
         (
             "not started",
-            sample_run(),
+            accepted_run(),
             out(1),
             vec![(Sequence(2), "delta")],
             "\"accepted\" cannot produce output",
@@ -207,14 +160,14 @@ fn a_broken_extension_changes_nothing_and_says_why() {
         ),
         (
             "unannounced start",
-            sample_run(),
+            accepted_run(),
             base,
             vec![(Sequence(2), "started")],
             "kind \"started\" has no place at sequence 2",
         ),
         (
             "start announced only",
-            sample_run(),
+            accepted_run(),
             Extension {
                 started: Some(&none),
                 terminal: None,
@@ -425,7 +378,7 @@ proptest! {
     fn replaying_any_prefix_of_the_log_gives_the_state_it_was_written_in(
         moves in proptest::collection::vec(any_move(), 1..12),
     ) {
-        let mut run = sample_run();
+        let mut run = accepted_run();
         let mut replay = Replay::default();
         let accepted = EventKind::Accepted { run_id: run.id, model_version: 2, reserved_tokens: 60 };
         replay.apply(&Event { sequence: Sequence(1), kind: accepted }).unwrap();

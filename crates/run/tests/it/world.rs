@@ -2,12 +2,8 @@
 //!
 //! What a run takes on is decided by the real [`Run::extend`], [`Run::cancel`] and [`Run::take_over`]; the world around them is this file.
 
-use std::collections::BTreeMap;
-
-use weir_run::{
-    Decision, DecisionReason, Epoch, Extension, FinishReason, Price, Run, RunId, RunStatus,
-    Sequence, Terminal,
-};
+use weir_run::testing::accepted_run;
+use weir_run::{Epoch, Extension, FinishReason, Run, RunStatus, Sequence, Terminal};
 
 /// Rows of output that the worker makes: the first one starts the run, the last one ends it, and one is neither.
 pub(crate) const ROWS: u64 = 3;
@@ -63,45 +59,9 @@ impl Row {
 
 fn accepted() -> Run {
     Run {
-        id: RunId::new(1, 2),
-        tenant: "acme".into(),
-        request_key: None,
-        payload_hash: [0; 32],
-        model: "m".into(),
-        model_version: 1,
-        manifest_digest: "sha256:0".into(),
-        pool: "p".into(),
-        decision: Decision {
-            requested: "m".into(),
-            reason: DecisionReason::Stable,
-            worker: None,
-            expected: weir_run::Expected::default(),
-        },
-        status: RunStatus::Accepted,
-        epoch: Epoch(1),
-        choices: 1,
         prompt_tokens: PROMPT,
-        cached_tokens: 0,
-        output_tokens: 0,
-        output_index: 0,
         reserved_tokens: PROMPT + ROWS,
-        reserved_micros: 100,
-        price: Price::default(),
-        cost_micros: None,
-        last_sequence: Sequence(1),
-        created_at_ms: 1,
-        started_at_ms: None,
-        first_token_at_ms: None,
-        finished_at_ms: None,
-        deadline_ms: None,
-        finish_reason: None,
-        error: None,
-        replaces: None,
-        replaced_by: None,
-        events_expire_at_ms: 100,
-        metadata: BTreeMap::new(),
-        caller: None,
-        verdicts: vec![],
+        ..accepted_run()
     }
 }
 

@@ -8,4 +8,11 @@ mod failures;
 mod fairness;
 mod random;
 mod simulation;
+#[path = "../../../../e2e/src/splitmix.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a module of the end-to-end tests"
+)]
+mod splitmix;
 mod world;

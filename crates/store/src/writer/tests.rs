@@ -5,9 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use weir_run::{
-    Decision, DecisionReason, Epoch, Price, Run, RunId, RunStatus, Sequence, WorkOrder,
-};
+use weir_run::testing::accepted_run;
+use weir_run::{Price, Run, RunId, Sequence, WorkOrder};
 
 use crate::embedded::Embedded;
 use crate::kv::{Batch, Kv, KvError, Pair, View, Visit};
@@ -87,44 +86,13 @@ fn admission(number: u128) -> Admission {
     Admission {
         run: Run {
             id,
-            tenant: "acme".into(),
             request_key: Some(format!("key-{number}")),
-            payload_hash: [0; 32],
-            model: "m".into(),
-            model_version: 1,
-            manifest_digest: String::new(),
             pool: "p".into(),
-            decision: Decision {
-                requested: "m".into(),
-                reason: DecisionReason::Pinned,
-                worker: None,
-                expected: weir_run::Expected::default(),
-            },
-            status: RunStatus::Accepted,
-            epoch: Epoch(1),
-            choices: 1,
             prompt_tokens: 1,
-            cached_tokens: 0,
-            output_tokens: 0,
-            output_index: 0,
             reserved_tokens: 3,
             reserved_micros: 0,
             price: Price::default(),
-            cost_micros: None,
-            last_sequence: Sequence(1),
-            created_at_ms: 1,
-            started_at_ms: None,
-            first_token_at_ms: None,
-            finished_at_ms: None,
-            deadline_ms: None,
-            finish_reason: None,
-            error: None,
-            replaces: None,
-            replaced_by: None,
-            events_expire_at_ms: 2,
-            metadata: BTreeMap::new(),
-            caller: None,
-            verdicts: vec![],
+            ..accepted_run()
         },
         work: WorkOrder {
             prompt: vec![1],

@@ -54,7 +54,7 @@ fn a_full_disk_refuses_by_name_and_recovers_when_there_is_space() {
             return;
         };
         let path = small.0.join("store");
-        runtime().block_on(within_a_minute(fill(&small, &path, engine)));
+        runtime().block_on(in_time(fill(&small, &path, engine)));
     }
 }
 

@@ -59,7 +59,7 @@ fn each_end_of_a_run_adds_one_link_that_says_what_was_billed_and_at_which_prices
         let text = String::from_utf8(links[4].body.clone()).unwrap();
         for field in [
             format!("\"run\":\"{}\"", runs[4].id),
-            "\"manifest\":\"sha256:abc\"".to_owned(),
+            "\"manifest\":\"sha256:00\"".to_owned(),
             "\"status\":\"expired\"".to_owned(),
             "\"outputTokens\":4".to_owned(),
             format!("\"costMicros\":{}", 7 + 16),

@@ -6,6 +6,7 @@
     reason = "helpers of tests are tests"
 )]
 
+mod bounded;
 mod budgets;
 mod contract;
 mod crash;
@@ -16,5 +17,13 @@ mod objects;
 mod opening;
 mod retention;
 mod runs;
+mod scrub;
+#[path = "../../../../e2e/src/splitmix.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a module of the end-to-end tests"
+)]
+mod splitmix;
 mod support;
 mod upkeep;

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use weir_budget::{Ask, Limits, WindowLimit};
-use weir_run::{
-    Decision, DecisionReason, Epoch, FinishReason, Price, Run, RunId, RunStatus, Sequence, Usage,
-    WorkOrder,
-};
+use weir_run::testing::accepted_run;
+use weir_run::{FinishReason, Price, Run, RunId, RunStatus, Sequence, Usage, WorkOrder};
 use weir_store::{Admission, Admit, Append, Appended, EventRecord, Store, Terminal};
 
 pub(crate) const NOW: u64 = 1_700_000_000_000;
@@ -72,41 +70,16 @@ pub(crate) fn admission(spec: &Spec) -> Admission {
         tenant: spec.tenant.into(),
         request_key: spec.request_key.clone(),
         payload_hash: [spec.payload; 32],
-        model: "tiny-chat".into(),
-        model_version: 2,
-        manifest_digest: "sha256:abc".into(),
-        pool: "small".into(),
-        decision: Decision {
-            requested: "tiny-chat".into(),
-            reason: DecisionReason::Stable,
-            worker: None,
-            expected: weir_run::Expected::default(),
-        },
-        status: RunStatus::Accepted,
-        epoch: Epoch(1),
-        choices: 1,
         prompt_tokens: spec.prompt,
-        cached_tokens: 0,
-        output_tokens: 0,
-        output_index: 0,
         reserved_tokens: ask.tokens(),
         reserved_micros: ask.micros,
         price: price(),
-        cost_micros: None,
-        last_sequence: Sequence(1),
         created_at_ms: spec.now_ms,
-        started_at_ms: None,
-        first_token_at_ms: None,
-        finished_at_ms: None,
-        deadline_ms: None,
-        finish_reason: None,
-        error: None,
         replaces: spec.replaces,
-        replaced_by: None,
         events_expire_at_ms: spec.now_ms + DAY_S * 1000,
         metadata: BTreeMap::from([("team".into(), "search".into())]),
         caller: Some("ci".into()),
-        verdicts: vec![],
+        ..accepted_run()
     };
     Admission {
         work: WorkOrder {

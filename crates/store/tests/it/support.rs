@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use weir_store::{Engine, Store, open};
 
+pub(crate) use crate::bounded::{in_time, runtime};
 pub(crate) use crate::runs::*;
 
 pub(crate) const ENGINES: [Engine; 3] = [Engine::Log, Engine::Redb, Engine::Sled];
@@ -17,24 +18,8 @@ pub(crate) fn on_every_engine<F: Future<Output = ()>>(test: impl Fn(Bed) -> F) {
             folder: Arc::new(folder),
             engine,
         };
-        runtime().block_on(within_a_minute(test(bed)));
+        runtime().block_on(in_time(test(bed)));
     }
-}
-
-/// An engine that hangs fails its test instead of the whole suite.
-pub(crate) async fn within_a_minute(test: impl Future<Output = ()>) {
-    let minute = std::time::Duration::from_mins(1);
-    tokio::time::timeout(minute, test)
-        .await
-        .expect("done within a minute");
-}
-
-pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
 }
 
 /// Where a test's store is.

@@ -11,6 +11,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+#[path = "../../../../../e2e/src/splitmix.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a module of the end-to-end tests"
+)]
+mod splitmix;
+
 use super::disk::{Disk, Fill, Segment};
 use crate::kv::KvError;
 use crate::kv::redb_kv::RedbKv;
@@ -288,17 +296,13 @@ impl redb::StorageBackend for Handle {
     }
 }
 
-/// splitmix64.
+/// What a cut takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        splitmix::next(&mut self.0)
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
