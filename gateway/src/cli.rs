@@ -14,6 +14,7 @@ use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 use weir_telemetry::{Metrics, Readiness, bind};
 
+use crate::cluster::Cluster;
 use crate::{Config, Gateway, Snapshot, SnapshotFile, Tls, TlsFiles, open_store};
 
 /// How often the snapshot's file is looked at.
@@ -25,8 +26,25 @@ const AFTER_DRAIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, clap::Args)]
 pub struct GatewayArgs {
     /// JSON file that says who may use what, and which workers there are; followed while it changes.
-    #[arg(long, value_name = "FILE", env = "WEIR_SNAPSHOT")]
-    pub snapshot: PathBuf,
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "WEIR_SNAPSHOT",
+        required_unless_present = "cluster",
+        conflicts_with = "cluster"
+    )]
+    pub snapshot: Option<PathBuf>,
+    /// Follow the API server instead: quotas, pools, versions that the operator verified, their workers and the shares of new runs.
+    #[arg(long)]
+    pub cluster: bool,
+    /// The namespace that is followed; the one of the kubeconfig or of the pod where it is not given.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "WEIR_NAMESPACE",
+        requires = "cluster"
+    )]
+    pub namespace: Option<String>,
     /// Folder of the store.
     #[arg(
         long,
@@ -103,6 +121,8 @@ pub fn main(args: GatewayArgs) -> ExitCode {
 async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure> {
     let GatewayArgs {
         snapshot,
+        cluster,
+        namespace,
         data,
         store,
         listen,
@@ -126,20 +146,25 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     if let (Some(cert), Some(key)) = (tls_cert, tls_key) {
         gateway.secure(Tls::open(TlsFiles { cert, key })?);
     }
+    let (mut actions, mut queries) = (gateway.admin_actions(), gateway.admin_queries());
+    let following = if let Some(snapshot) = snapshot.filter(|_| !cluster) {
+        let file = SnapshotFile::new(&snapshot);
+        tokio::spawn(follow(file, gateway.clone(), readiness.clone()))
+    } else {
+        let cluster = Cluster::open(namespace, &data).await?;
+        actions.extend(cluster.actions());
+        queries.extend(gateway.observed_queries(cluster.reads()));
+        tokio::spawn(cluster.follow(gateway.clone(), readiness.clone()))
+    };
     let admin = Admin {
         readiness: readiness.clone(),
         metrics: metrics.clone(),
         pages: BTreeMap::new(),
-        actions: gateway.admin_actions(),
-        queries: gateway.admin_queries(),
+        actions,
+        queries,
     }
     .serve(admin_listener, CancellationToken::new());
     let admin = tokio::spawn(admin);
-    let following = tokio::spawn(follow(
-        SnapshotFile::new(&snapshot),
-        gateway.clone(),
-        readiness.clone(),
-    ));
     let (listener, bound) = bind(listen, "--listen").await?;
     tracing::info!(listen = %bound, "serving");
     let drain = Duration::from_secs(drain_s);

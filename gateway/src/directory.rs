@@ -79,6 +79,7 @@ impl Directory {
                 max_wait_ms: 0,
             }; 3],
             class_bounds: [u32::MAX; 2],
+            sleeps: false,
         })
     }
 

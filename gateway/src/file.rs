@@ -358,6 +358,7 @@ fn pool(pool: FilePool) -> Pool {
         ],
         name: pool.name,
         class_bounds: pool.class_bounds,
+        sleeps: false,
     }
 }
 

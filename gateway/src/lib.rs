@@ -15,6 +15,7 @@ mod auth;
 mod batches;
 pub mod cli;
 mod clock;
+mod cluster;
 mod config;
 mod content;
 mod core;
@@ -32,6 +33,8 @@ mod link;
 mod links;
 mod metrics;
 mod native;
+mod objects;
+mod observed;
 mod openai;
 mod policy;
 mod reconcile;
@@ -47,11 +50,13 @@ mod worker_metrics;
 
 pub use alerts::{Alerts, Webhook};
 pub use auth::{AccountRule, ClaimRule, IdentitySpec, IssuerSpec, ServiceAccountSpec};
+pub use cluster::ClusterError;
 pub use config::Config;
 pub use dialogue::Dialogue;
 pub use file::{SnapshotFile, SnapshotFileError};
 pub use gateway::{Gateway, WorkerView};
 pub use http::tls::{Tls, TlsError, TlsFiles};
+pub use objects::{Secrets, tenant};
 pub use policy::{
     Builtin, CheckerSpec, OnFailure, PolicyError, PolicySpec, RuleAction, RulePhase, RuleSpec,
 };

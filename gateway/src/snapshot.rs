@@ -255,6 +255,8 @@ pub struct Pool {
     pub queues: [QueueBound; 3],
     /// Largest prompt of the short and of the medium class, in tokens: classes take turns, so that long prompts hold up no short ones.
     pub class_bounds: [u32; 2],
+    /// Whether it may have no worker at all while nobody asks: then the first runs wait for one to start.
+    pub sleeps: bool,
 }
 
 /// Bounds of a queue.
@@ -283,6 +285,7 @@ impl From<&ValidGpuPool> for Pool {
                 bound(&queue.batch),
             ],
             class_bounds: [class_bound(), class_bound()],
+            sleeps: valid.min_replicas == 0,
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod keygen;
 pub mod rollout;
 pub mod sign;
 pub mod tenant;
+pub mod top;
 pub mod up;
 pub mod usage;
 pub mod verify;

@@ -12,4 +12,5 @@
 pub mod client;
 pub mod cmd;
 pub mod columns;
+pub mod source;
 pub mod up;

@@ -8,7 +8,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use weir::cmd::{audit, chat, dump, get, key, keygen, rollout, sign, tenant, up, usage, verify};
+use weir::cmd::{
+    audit, chat, dump, get, key, keygen, rollout, sign, tenant, top, up, usage, verify,
+};
 
 /// Serve signed language models to tenants with budgets, on one machine or on a cluster.
 #[derive(Debug, Parser)]
@@ -27,6 +29,7 @@ enum Command {
     Audit(audit::Args),
     Tenant(tenant::Args),
     Rollout(rollout::Args),
+    Top(top::Args),
     Keygen(keygen::Args),
     Sign(sign::Args),
     Verify(verify::Args),
@@ -37,12 +40,15 @@ enum Command {
     Worker(Box<weir_worker::cli::WorkerArgs>),
     /// Serve clients in front of workers that are running, alone or as one of several on one store.
     Gateway(Box<weir_gateway::cli::GatewayArgs>),
+    /// Look after a namespace of a cluster: verify versions, run their workers, move traffic between them.
+    Operator(Box<weir_operator::cli::OperatorArgs>),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Worker(args) => return weir_worker::cli::main(*args),
         Command::Gateway(args) => return weir_gateway::cli::main(*args),
+        Command::Operator(args) => return weir_operator::cli::main(*args),
         Command::Up(args) => up::run(args),
         Command::Chat(args) => chat::run(args).map(|()| ExitCode::SUCCESS),
         Command::Get(args) => get::run(&args).map(|()| ExitCode::SUCCESS),
@@ -50,6 +56,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Tenant(args) => tenant::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Rollout(args) => rollout::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Keygen(args) => keygen::run(args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => sign::run(args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => verify::run(args).map(|()| ExitCode::SUCCESS),

@@ -266,6 +266,13 @@ impl<R: Copy, T: Clone + Ord> Admission<R, T> {
         chosen
     }
 
+    /// How long the run that has waited longest has waited.
+    pub fn oldest_ms(&self, now_ms: u64) -> u64 {
+        let first = self.by_priority.iter().filter_map(|level| level.first());
+        let since = first.map(|ticket| self.entries[ticket].waiting.enqueued_at_ms);
+        since.min().map_or(0, |since| now_ms.saturating_sub(since))
+    }
+
     /// Priorities in the order of service. One that got nothing for `aging_ms` while someone waited counts one better, and goes
     /// before those it drew level with: once, because being served ends its claim.
     fn order(&self, now_ms: u64) -> Vec<usize> {

@@ -38,6 +38,7 @@ pub use status::{EffectiveEngine, GpuPoolStatus, KvOccupancy, PoolModel};
     printcolumn(name = "Min", type_ = "integer", json_path = ".spec.replicas.min", description = "Fewest workers."),
     printcolumn(name = "Max", type_ = "integer", json_path = ".spec.replicas.max", description = "Most workers."),
     printcolumn(name = "KV%", type_ = "integer", json_path = ".status.kvOccupancy.percent", description = "Share of KV memory in use, coarse."),
+    printcolumn(name = "Hit%", type_ = "integer", json_path = ".status.prefixHitPercent", description = "Share of prompt tokens whose KV was reused, coarse.", priority = 1),
     printcolumn(name = "Queue", type_ = "integer", json_path = ".status.queueDepth", description = "Runs waiting for a worker, coarse."),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason", description = "Why it is or is not ready."),
     printcolumn(name = "Sharing", type_ = "string", json_path = ".spec.sharing", description = "Whether a worker holds one version or several.", priority = 1),
@@ -167,6 +168,11 @@ pub struct Replicas {
     /// Most workers.
     #[schemars(range(min = 1, max = 10_000))]
     pub max: i32,
+    /// Workers of a model that may run beside those it needs while a version replaces another one; as many again where absent. 0 where the
+    /// pool has no room to spare: then replicas are exchanged one at a time, one model after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub max_surge: Option<i32>,
 }
 
 /// What autoscaling aims at.

@@ -12,3 +12,15 @@ pub const LABEL_TENANT: &str = "weir.dev/tenant";
 pub const ANNOTATION_RECORD: &str = "weir.dev/record";
 /// On a `ModelVersion`: a person's request `{id, action, version, attempt, step}` (pause, resume, promote, abort, retry, undo).
 pub const ANNOTATION_REQUEST: &str = "weir.dev/request";
+/// On children and gateways: what part of Weir it is, `worker` or `gateway`.
+pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
+/// On children: the program that made them.
+pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`LABEL_MANAGED_BY`].
+pub const MANAGER: &str = "weir-operator";
+/// On children: the model's name, which may be no label value.
+pub const ANNOTATION_MODEL: &str = "weir.dev/model-name";
+/// On children: the manifest digest of the version they run.
+pub const ANNOTATION_DIGEST: &str = "weir.dev/digest";
+/// On children: what the record that last changed them called their version, `Stable` or `Rollback`.
+pub const ANNOTATION_ROLE: &str = "weir.dev/role";

@@ -42,7 +42,9 @@ pub use condition::{CONDITION_READY, CONDITION_RECONCILING, CONDITION_STALLED, C
 pub use crd::{CustomResourceDefinition, crd_of, crds};
 pub use gpu_pool::{GpuPool, GpuPoolSpec, GpuPoolStatus};
 pub use labels::{
-    ANNOTATION_RECORD, ANNOTATION_REQUEST, LABEL_MODEL, LABEL_POOL, LABEL_TENANT, LABEL_VERSION,
+    ANNOTATION_DIGEST, ANNOTATION_MODEL, ANNOTATION_RECORD, ANNOTATION_REQUEST, ANNOTATION_ROLE,
+    LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_MODEL, LABEL_POOL, LABEL_TENANT, LABEL_VERSION,
+    MANAGER,
 };
 pub use model_version::{ModelVersion, ModelVersionSpec, ModelVersionStatus};
 pub use problem::{FieldProblem, did_you_mean};

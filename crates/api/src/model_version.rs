@@ -170,12 +170,16 @@ pub mod conditions {
     pub const ROLLED_BACK: &str = "RolledBack";
     /// The version to fall back to has the capacity it needs.
     pub const ROLLBACK_READY: &str = "RollbackReady";
+    /// Present and true while somebody else keeps changing fields of the version's children.
+    pub const CONTESTED: &str = "Contested";
 }
 
 /// Condition reasons of this kind.
 pub mod reasons {
     /// `Ready`: it is the stable version and serves.
     pub const SERVING: &str = "Serving";
+    /// `Ready`: it is the stable version, and its pool has no worker while nobody asks.
+    pub const ASLEEP: &str = "Asleep";
     /// `Ready`: kept warm for a rollback.
     pub const RESERVE: &str = "Reserve";
     /// `Ready`: registered, verified, takes no traffic by its stage.
@@ -233,6 +237,8 @@ pub mod reasons {
     pub const START_FAILED: &str = "StartFailed";
     /// `RolledBack`: the commit was reverted.
     pub const WITHDRAWN: &str = "Withdrawn";
+    /// `Contested`: another field manager writes what the operator owns.
+    pub const FOREIGN_MANAGER: &str = "ForeignManager";
     /// `RolledBack`: a person aborted it.
     pub const ABORTED: &str = "Aborted";
 }

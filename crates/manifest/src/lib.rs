@@ -55,7 +55,7 @@ pub use error::VerifyError;
 pub use keys::{Algorithm, KeyError, PublicKey, SigningKey};
 pub use open::{
     SIGNATURE_FILE, SignatureSource, VerifiedArtifact, VerifiedDirectory, VerifiedFile,
-    VerifyRequest, open_signed, open_verified, verify_directory,
+    VerifyRequest, check_claim, open_signed, open_verified, verify_directory,
 };
 pub use path::{FilePath, MAX_PATH_BYTES, MAX_PATH_DEPTH, ParsePathError};
 pub use sign::{SignError, SignRequest, SignedVersion, sign_directory};

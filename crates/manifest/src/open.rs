@@ -163,6 +163,23 @@ pub fn open_verified(
     artifact(manifest, signer, files)
 }
 
+/// Verifies what can be without the artifact: that a signer who may sign `claim.model` signed exactly the files and digests of the object.
+/// What the files themselves say is left to whoever reads them.
+///
+/// # Errors
+/// The first fault, naming key or field.
+pub fn check_claim(
+    bundle: &[u8],
+    policy: &TrustPolicy,
+    now: Timestamp,
+    claim: &VersionClaim,
+) -> Result<Signer, VerifyError> {
+    let checked = check_signature(bundle, policy, now)?;
+    let (statement, signer) = checked.permit(&claim.model)?;
+    check_digests(statement, claim)?;
+    Ok(signer.clone())
+}
+
 /// Verifies an artifact without an object that says what it should be, as `weir verify` does: it is what its signed manifest says.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ pub mod decide;
 pub mod evidence;
 mod plan;
 pub mod record;
+pub mod report;
 pub mod routing;
 mod spec;
 pub mod statistics;

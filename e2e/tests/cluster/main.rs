@@ -8,7 +8,9 @@
 
 mod admission;
 mod definitions;
+mod operator;
 mod plane;
 mod refusals;
 mod rules;
+mod stage;
 mod steps;

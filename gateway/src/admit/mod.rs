@@ -171,10 +171,10 @@ impl Core {
         request: &RunRequest,
     ) -> ApiResult<Slot> {
         let version = &plan.candidate.version;
-        if !self.links.any(&version.digest) {
+        let pool = directory.pool(&version.pool);
+        if !self.links.any(&version.digest) && !pool.sleeps {
             return Err(refusal::no_worker(&version.model));
         }
-        let pool = directory.pool(&version.pool);
         let priority = request.priority.unwrap_or(tenant.priority);
         let (ask, now) = (plan.ask(), now_ms());
         let newcomer = Newcomer {

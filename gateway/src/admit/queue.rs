@@ -276,6 +276,24 @@ impl Queues {
             .sum()
     }
 
+    /// Runs that wait for workers of a version.
+    pub(crate) fn waiting(&self, digest: &str) -> usize {
+        let lines = self.lines.lock();
+        let of_version = lines.get(digest);
+        of_version.map_or(0, |line| line.jobs.len() + line.returning.len())
+    }
+
+    /// How long the run has waited that has waited longest for a pool's workers.
+    pub(crate) fn oldest_ms(&self, pool: &str) -> u64 {
+        let now = self.now_ms();
+        let lines = self.lines.lock();
+        let of_pool = lines.values().filter(|line| line.pool == pool);
+        of_pool
+            .map(|line| line.admission.oldest_ms(now))
+            .max()
+            .unwrap_or(0)
+    }
+
     pub(crate) fn digests(&self) -> Vec<String> {
         self.lines.lock().keys().cloned().collect()
     }

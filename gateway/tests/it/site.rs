@@ -112,6 +112,7 @@ pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) ->
                 max_wait_ms: 10_000,
             }; 3],
             class_bounds: [512, 4096],
+            sleeps: false,
         }],
         settings: weir_gateway::Settings::default(),
         workers: workers

@@ -6,23 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::client;
+use crate::source::{Source, Where};
 
 /// See and steer how traffic moves between a model's versions.
 #[derive(Debug, Parser)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Where the admin port of `weir up` is.
-    #[arg(
-        long,
-        env = "WEIR_ADMIN",
-        default_value = "http://127.0.0.1:9090",
-        global = true
-    )]
-    admin: String,
+    #[command(flatten)]
+    place: Where,
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,7 +94,7 @@ pub fn run(args: &Args) -> Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let admin = Admin(args.admin.trim_end_matches('/'));
+        let admin = Seen(args.place.open().await?);
         match &args.command {
             Command::Status(status) => admin.status(status).await,
             Command::History(show) => admin.history(show).await,
@@ -121,18 +115,13 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-struct Admin<'a>(&'a str);
+struct Seen(Source);
 
-impl Admin<'_> {
-    async fn get(&self, path: &str) -> Result<Value> {
-        let url = format!("{}{path}", self.0);
-        client::json(client::send("GET", &url, &[], None).await?).await
-    }
-
+impl Seen {
     async fn status(&self, status: &Status) -> Result<()> {
         let mut last = String::new();
         loop {
-            let objects = self.get("/objects").await?;
+            let objects = self.0.objects().await?;
             let versions = show::versions(&objects, status.show.model.as_deref());
             if versions.is_empty() {
                 bail!("{}", unknown(status.show.model.as_deref()));
@@ -153,7 +142,7 @@ impl Admin<'_> {
     }
 
     async fn history(&self, show: &Show) -> Result<()> {
-        let records = self.get("/rollouts").await?;
+        let records = self.0.records().await?;
         let of_all = records
             .as_object()
             .context("the answer is no map of rollouts; is --admin the admin port of `weir up`?")?;
@@ -175,7 +164,7 @@ impl Admin<'_> {
 
     /// Asks for what the newest record says is going on, so that a request never hits something that came after it.
     async fn ask(&self, ask: &Ask, action: &str) -> Result<()> {
-        let records = self.get("/rollouts").await?;
+        let records = self.0.records().await?;
         let record = records
             .get(&ask.model)
             .with_context(|| unknown(Some(&ask.model)))?;
@@ -203,12 +192,8 @@ impl Admin<'_> {
                 request["step"] = attempt["step"].clone();
             }
         }
-        let url = format!("{}/rollouts", self.0);
-        let answer = client::send("POST", &url, &[], Some(&request)).await?;
-        let answer = client::text(answer).await?;
-        let said: Value = serde_json::from_str(&answer).unwrap_or(Value::Null);
-        for note in said.as_array().into_iter().flatten() {
-            println!("{}", note.as_str().unwrap_or_default());
+        for line in self.0.ask(&request).await? {
+            println!("{line}");
         }
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 mod pool;
 mod quota;
-mod rollout;
 mod version;
 
 use std::collections::BTreeSet;
@@ -17,7 +16,8 @@ use self::quota::quota_status;
 use self::version::version_status;
 use super::catalog::Entry;
 use super::serve::Serving;
-use super::status::{ConditionNow, History, object};
+use super::status::{History, object};
+use weir_operator::status::ConditionNow;
 
 /// Every object with its status, in the order of kinds and names.
 pub async fn objects(serving: &mut Serving, ready: &BTreeSet<String>) -> Vec<Value> {

@@ -4,7 +4,7 @@
 
 mod children;
 mod log;
-mod request;
+mod posted;
 mod rollout;
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use weir_rollout::evidence::Snapshot;
 
 pub use children::ReplicasSeen;
-pub use request::{posted, request};
+pub use posted::posted;
 pub use rollout::{Clock, ModelSeen, Rollout};
 
 /// The rollouts of all models.

@@ -6,32 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use weir_api::Condition;
-
-/// What a condition says, without what follows from its history.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConditionNow {
-    /// `Ready`, `Verified`, …
-    pub type_: &'static str,
-    /// `True`, `False` or `Unknown`.
-    pub status: &'static str,
-    /// One PascalCase word.
-    pub reason: String,
-    /// For people.
-    pub message: String,
-}
-
-impl ConditionNow {
-    /// A condition that holds or does not.
-    pub fn new(type_: &'static str, holds: bool, reason: &str, message: impl Into<String>) -> Self {
-        let status = if holds { "True" } else { "False" };
-        Self {
-            type_,
-            status,
-            reason: reason.to_owned(),
-            message: message.into(),
-        }
-    }
-}
+use weir_operator::status::ConditionNow;
 
 /// Since when each condition has had its status, by kind, name and type.
 #[derive(Debug, Default)]

@@ -35,6 +35,10 @@ pub struct GpuPoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<i32>,
 
+    /// Share of prompt tokens whose KV was reused, since the workers started, in steps of 5 percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_hit_percent: Option<i32>,
+
     /// The versions of each model that the pool serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]

@@ -25,6 +25,8 @@ pub struct ValidGpuPool {
     pub min_replicas: u32,
     /// Most workers, at least 1 and `min_replicas`.
     pub max_replicas: u32,
+    /// Workers of a model beside those it needs, while a version replaces another one; as many again where absent.
+    pub max_surge: Option<u32>,
     /// What autoscaling aims at.
     pub scaling: AutoscaleTargets,
     /// Whether a worker holds one version or several.
@@ -139,6 +141,7 @@ impl Validate for GpuPool {
             accelerator: accelerator(&spec.accelerator),
             node_selector: spec.accelerator.node_selector.clone().unwrap_or_default(),
             min_replicas: unsigned(spec.replicas.min),
+            max_surge: spec.replicas.max_surge.map(unsigned),
             max_replicas: unsigned(spec.replicas.max),
             scaling: scaling(&spec.scaling.clone().unwrap_or_default(), problems),
             sharing: spec.sharing.unwrap_or(Sharing::Dedicated),

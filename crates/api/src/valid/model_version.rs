@@ -79,6 +79,26 @@ impl ValidManifest {
         let path = self.artifact_uri.strip_prefix("file:")?;
         Some(path.strip_prefix("//").unwrap_or(path))
     }
+
+    /// The directory that holds the artifact in a pod, where volumes are mounted under `root` by the names of their claims: for an
+    /// absolute `file:` URI the path itself, for `pvc://CLAIM/PATH` the claim's folder. Other places are not mounted, and none are
+    /// relative.
+    pub fn mounted_path(&self, root: &str) -> Option<String> {
+        if let Some(path) = self.local_path() {
+            return path.starts_with('/').then(|| path.to_owned());
+        }
+        let (claim, path) = self.claim()?;
+        let root = root.trim_end_matches('/');
+        Some(format!("{root}/{claim}/{path}"))
+    }
+
+    /// The PersistentVolumeClaim and the path in it, if `artifact_uri` is a `pvc:` URI without steps upwards.
+    pub fn claim(&self) -> Option<(&str, &str)> {
+        let rest = self.artifact_uri.strip_prefix("pvc://")?;
+        let (claim, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_plain = !path.split('/').any(|segment| segment == "..") && !claim.is_empty();
+        is_plain.then_some((claim, path.trim_matches('/')))
+    }
 }
 
 /// Where the signature is.

@@ -9,7 +9,7 @@ use super::count;
 use crate::up::catalog::Entry;
 use crate::up::rollouts::Rollout;
 use crate::up::serve::{Serving, Stable};
-use crate::up::status::ConditionNow;
+use weir_operator::status::ConditionNow;
 
 /// What is said about a pool, conditions apart.
 pub(super) fn pool_status(
@@ -44,6 +44,7 @@ pub(super) fn pool_status(
             observed_at: Time(Timestamp::now()),
         }),
         queue_depth: Some(count(serving.gateway.queue_depth(name))),
+        prefix_hit_percent: prefix_hit_percent(&views),
         models: Some(models.collect()),
         effective_engine: Some(EffectiveEngine {
             max_batch_tokens: i32::try_from(engine.max_batch_tokens).unwrap_or(i32::MAX),
@@ -70,6 +71,12 @@ pub(super) fn pool_status(
         ),
     };
     (status, vec![ready])
+}
+
+fn prefix_hit_percent(views: &[weir_gateway::WorkerView]) -> Option<i32> {
+    let sum = |of: fn(&weir_gateway::WorkerView) -> u64| views.iter().map(of).sum::<u64>();
+    let percent = sum(|view| view.status.cached_tokens) * 100;
+    i32::try_from(percent.checked_div(sum(|view| view.status.prompt_tokens))?).ok()
 }
 
 /// What a pool serves of a model.

@@ -8,7 +8,7 @@ use weir_api::{CONDITION_READY, TenantQuota, TenantQuotaStatus};
 use super::count;
 use crate::up::catalog::Entry;
 use crate::up::serve::Serving;
-use crate::up::status::ConditionNow;
+use weir_operator::status::ConditionNow;
 
 /// What is said about a quota, conditions apart.
 pub(super) async fn quota_status(

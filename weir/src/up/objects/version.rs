@@ -7,11 +7,11 @@ use weir_api::model_version::{Stage, StatusStage, conditions, reasons};
 use weir_api::{CONDITION_READY, ModelVersion, ModelVersionStatus};
 use weir_rollout::decide::VersionStatus;
 
-use super::rollout;
 use crate::up::catalog::Entry;
 use crate::up::serve::Serving;
-use crate::up::status::ConditionNow;
 use crate::up::supervisor::WorkerState;
+use weir_operator::project as rollout;
+use weir_operator::status::ConditionNow;
 
 /// What is said about a version, conditions apart.
 pub(super) fn version_status(

@@ -70,7 +70,9 @@ impl Serving {
             .chain(self.stable.keys().map(String::as_str))
             .collect();
         let settings = self.catalog.settings.clone();
-        let tenants = quotas.map(|entry| snapshot::tenant(&entry.valid, &self.catalog, &models));
+        let secrets =
+            |secret: &str, entry: &str| self.catalog.entry(secret, entry).map(str::to_owned);
+        let tenants = quotas.map(|entry| weir_gateway::tenant(&entry.valid, &secrets, &models));
         Snapshot {
             tenants: tenants.filter(|_| settings.is_some()).collect(),
             settings: settings.unwrap_or_default(),

@@ -12,8 +12,9 @@ use weir_rollout::{Record, VersionId, version_spec};
 use super::{Placed, Serving, Stable};
 use crate::up::catalog::Entry;
 use crate::up::problem::Problem;
-use crate::up::rollouts::{Clock, ModelSeen, ReplicasSeen, Rollout, request};
+use crate::up::rollouts::{Clock, ModelSeen, ReplicasSeen, Rollout};
 use crate::up::supervisor::WorkerState;
+use weir_operator::request;
 
 /// What all models are decided with.
 struct Look {

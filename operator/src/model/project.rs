@@ -1,4 +1,4 @@
-//! What a rollout says about a version, as fields and conditions of its status.
+//! What a rollout says about a version, as fields and conditions of its status: on a cluster as on one machine.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -11,14 +11,11 @@ use weir_rollout::record::Rejected;
 use weir_rollout::statistics::{GuardrailEvidence, Verdict as Judged};
 use weir_rollout::{Record, Reserve};
 
-use crate::up::status::ConditionNow;
+use crate::status::ConditionNow;
 
 /// The fields that a rollout decides. The rest is the caller's.
-pub(super) fn project(
-    version: &VersionStatus,
-    head: &Record,
-    now: Timestamp,
-) -> ModelVersionStatus {
+#[must_use]
+pub fn project(version: &VersionStatus, head: &Record, now: Timestamp) -> ModelVersionStatus {
     let is_stable = head.stable.as_ref() == Some(&version.id);
     ModelVersionStatus {
         stage: Some(match version.stage {
@@ -59,7 +56,8 @@ pub(super) fn project(
 }
 
 /// Progressing, `RolledBack` and `RollbackReady`, as far as they say something.
-pub(super) fn conditions(version: &VersionStatus) -> Vec<ConditionNow> {
+#[must_use]
+pub fn conditions(version: &VersionStatus) -> Vec<ConditionNow> {
     let mut all = Vec::new();
     if let Some(doing) = &version.progressing {
         let (reason, message) = (doing.reason, doing.message.clone());

@@ -1,0 +1,172 @@
+//! From what is known of a cluster to what the gateway serves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::ResourceExt as _;
+use weir_api::{ANNOTATION_MODEL, Validate as _};
+use weir_rollout::Record;
+use weir_rollout::routing::Table;
+
+use super::objects::{Served, served, worker};
+use super::{Cluster, SETTINGS};
+use crate::settings::Settings;
+use crate::snapshot::{
+    ModelRoute, Pool, SamplingDefaults, ServedVersion, Snapshot, WorkerEndpoint,
+};
+use crate::text::PromptText;
+
+impl Cluster {
+    /// Everything that is in force now, and what it was made from. Blocks.
+    pub(super) fn snapshot(&self) -> io::Result<(String, Snapshot)> {
+        let inner = &self.0;
+        inner.book.offer(newest_tables(&inner.revisions.state()))?;
+        let tables = inner.book.all();
+        let plans: Vec<Served> = inner
+            .plans
+            .state()
+            .iter()
+            .filter_map(|plan| served(plan))
+            .collect();
+        inner
+            .texts
+            .retain(|digest| plans.iter().any(|plan| plan.digest == digest));
+        let workers = self.workers();
+        let quotas = self.quotas();
+        let pools: Vec<Pool> = inner
+            .pools
+            .state()
+            .iter()
+            .filter_map(|pool| Some(Pool::from(&pool.validate().ok()?)))
+            .collect();
+        let settings = self.settings();
+        let mut models: BTreeMap<&str, Vec<Arc<ServedVersion>>> = BTreeMap::new();
+        for plan in &plans {
+            if let Some(version) = self.version(plan) {
+                models
+                    .entry(&plan.model)
+                    .or_default()
+                    .push(Arc::new(version));
+            }
+        }
+        let names: BTreeSet<&str> = plans.iter().map(|plan| plan.model.as_str()).collect();
+        let secrets = inner.secrets.lock().clone();
+        let entry = |secret: &str, entry: &str| secrets.get(secret)?.get(entry).cloned();
+        let tenants = quotas
+            .iter()
+            .map(|quota| crate::objects::tenant(quota, &entry, &names))
+            .collect();
+        let orders: BTreeMap<&String, _> = tables
+            .iter()
+            .map(|(model, table)| (model, table.order))
+            .collect();
+        let read: Vec<_> = models.iter().map(|(model, of)| (model, of.len())).collect();
+        let texts: Vec<_> = inner
+            .settings
+            .state()
+            .iter()
+            .map(|map| map.data.clone())
+            .collect();
+        let basis = format!(
+            "{orders:?} {plans:?} {read:?} {workers:?} {pools:?} {quotas:?} {secrets:?} {texts:?}"
+        );
+        let route = |(model, versions): (&str, Vec<Arc<ServedVersion>>)| {
+            let table = Arc::clone(tables.get(model)?);
+            Some(ModelRoute {
+                name: model.to_owned(),
+                versions,
+                table,
+            })
+        };
+        let models = models.into_iter().filter_map(route).collect();
+        Ok((
+            basis,
+            Snapshot {
+                tenants,
+                models,
+                pools,
+                workers,
+                settings,
+            },
+        ))
+    }
+
+    fn version(&self, plan: &Served) -> Option<ServedVersion> {
+        let text = self.0.texts.get(&plan.digest, &plan.dir)?;
+        Some(ServedVersion {
+            model: plan.model.clone(),
+            version: plan.version,
+            digest: plan.digest.clone(),
+            pool: plan.pool.clone(),
+            tier: plan.tier.clone(),
+            price: plan.price,
+            context_tokens: plan.context_tokens.min(text.context_tokens()),
+            defaults: SamplingDefaults::from(&text.generation),
+            text: text as Arc<dyn PromptText>,
+            fallback: plan.fallback.clone(),
+        })
+    }
+
+    fn workers(&self) -> Vec<WorkerEndpoint> {
+        let pods = self.0.pods.state();
+        let mut ready = self.0.ready.lock();
+        ready.retain(|uid| {
+            pods.iter()
+                .any(|pod| pod.metadata.uid.as_ref() == Some(uid))
+        });
+        let mut workers: Vec<WorkerEndpoint> = pods
+            .iter()
+            .filter_map(|pod| worker(pod, &mut ready))
+            .collect();
+        workers.sort_by(|one, other| one.name.cmp(&other.name));
+        workers
+    }
+
+    /// Settings in force: the last ones that could be used.
+    fn settings(&self) -> Settings {
+        let found = self.0.settings.state();
+        let map = found.iter().find(|map| map.name_any() == SETTINGS);
+        let text = map.and_then(|map| map.data.as_ref()?.get("settings.yaml").cloned());
+        let mut in_force = self.0.in_force.lock();
+        match text.as_deref().map(Settings::from_yaml) {
+            None => *in_force = Settings::default(),
+            Some(Ok(settings)) => *in_force = settings,
+            Some(Err(error)) => tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "settings cannot be used; the last ones stay in force"
+            ),
+        }
+        in_force.clone()
+    }
+}
+
+/// The table of the newest record of each model.
+fn newest_tables(revisions: &[Arc<ControllerRevision>]) -> Vec<(String, Table)> {
+    let mut newest: BTreeMap<&str, Record> = BTreeMap::new();
+    for revision in revisions {
+        let model = revision.annotations().get(ANNOTATION_MODEL);
+        let data = revision.data.as_ref().map(|data| data.0.to_string());
+        let Some((model, data)) = model.zip(data) else {
+            continue;
+        };
+        match weir_rollout::record::decode(data.as_bytes()) {
+            Ok(record) => {
+                let is_newer = newest
+                    .get(model.as_str())
+                    .is_none_or(|known| known.stamp < record.stamp);
+                if is_newer {
+                    newest.insert(model, record);
+                }
+            }
+            Err(error) => tracing::warn!(
+                revision = revision.name_any(),
+                error = &error as &dyn std::error::Error,
+                "a record cannot be read"
+            ),
+        }
+    }
+    let table = |(model, record): (&str, Record)| Some((model.to_owned(), record.routing?));
+    newest.into_iter().filter_map(table).collect()
+}

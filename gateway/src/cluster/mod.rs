@@ -1,0 +1,259 @@
+//! A gateway in a cluster: what it serves comes from the API server, watched; which version takes which share comes from the newest record
+//! of each rollout, or from the operator directly, and is kept on disk before it is applied.
+//!
+//! It writes nothing to the API server, and goes on with what it has while that is away.
+
+mod assemble;
+mod book;
+mod objects;
+mod texts;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::runtime::reflector::Store;
+use kube::runtime::watcher;
+use kube::{Api, Client, Config, ResourceExt as _};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::sync::Notify;
+use weir_api::{
+    GpuPool, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGER, TenantQuota, ValidTenantQuota,
+    Validate as _,
+};
+use weir_rollout::routing::Table;
+use weir_telemetry::Readiness;
+use weir_telemetry::admin::Action;
+
+use self::book::Book;
+use self::texts::Texts;
+use self::watch::Watch;
+use crate::gateway::Gateway;
+use crate::observed::Reads;
+use crate::settings::Settings;
+
+/// Changes that come together are one snapshot.
+const GATHER: Duration = Duration::from_millis(20);
+/// How often Secrets are read: they are not watched, so that one that nobody names is never seen.
+const SECRETS_EVERY: Duration = Duration::from_secs(10);
+/// The ConfigMap with settings of the whole gateway.
+const SETTINGS: &str = "weir-gateway";
+
+/// Why a gateway cannot follow its cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// No kubeconfig and no pod.
+    #[error(
+        "there is no cluster to follow: set KUBECONFIG, or run in a pod with a service account"
+    )]
+    Config(#[source] Box<kube::config::InferConfigError>),
+    /// The client cannot be made.
+    #[error("cannot make a client of the API server")]
+    Client(#[source] Box<kube::Error>),
+    /// The folder for tables.
+    #[error("cannot keep routing tables")]
+    Book(#[source] io::Error),
+}
+
+/// A cluster that is followed. Cloning shares it.
+#[derive(Clone)]
+pub(crate) struct Cluster(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    namespace: String,
+    changed: Arc<Notify>,
+    pools: Store<GpuPool>,
+    quotas: Store<TenantQuota>,
+    plans: Store<ConfigMap>,
+    settings: Store<ConfigMap>,
+    revisions: Store<ControllerRevision>,
+    pods: Store<Pod>,
+    book: Book,
+    texts: Texts,
+    secrets: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
+    ready: Mutex<BTreeSet<String>>,
+    in_force: Mutex<Settings>,
+}
+
+/// A table that the operator hands over.
+#[derive(Deserialize)]
+struct Pushed {
+    model: String,
+    table: Table,
+}
+
+impl Cluster {
+    /// Begins to watch a namespace; that of the kubeconfig or of the pod where none is given.
+    pub(crate) async fn open(namespace: Option<String>, data: &Path) -> Result<Self, ClusterError> {
+        let config = Config::infer()
+            .await
+            .map_err(|error| ClusterError::Config(Box::new(error)))?;
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client =
+            Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        let changed = Arc::new(Notify::new());
+        let all = watcher::Config::default;
+        let watch = Watch {
+            client: &client,
+            namespace: &namespace,
+            changed: &changed,
+        };
+        Ok(Self(Arc::new(Inner {
+            pools: watch.start(all()),
+            quotas: watch.start(all()),
+            plans: watch.start(all().labels(&format!("{LABEL_MANAGED_BY}={MANAGER}"))),
+            settings: watch.start(all().fields(&format!("metadata.name={SETTINGS}"))),
+            revisions: watch.start(all().labels("weir.dev/log=rollout")),
+            pods: watch.start(all().labels(&format!("{LABEL_COMPONENT}=worker"))),
+            book: Book::open(&data.join("routing")).map_err(ClusterError::Book)?,
+            texts: Texts::default(),
+            secrets: Mutex::default(),
+            ready: Mutex::default(),
+            in_force: Mutex::default(),
+            changed: Arc::clone(&changed),
+            namespace: namespace.clone(),
+            client: client.clone(),
+        })))
+    }
+
+    /// Whether this gateway can make prompts for a version.
+    pub(crate) fn reads(&self) -> Reads {
+        let this = self.clone();
+        Arc::new(move |digest| this.0.texts.has(digest))
+    }
+
+    /// What the operator may hand over on the admin port: tables, by `POST /tables`.
+    pub(crate) fn actions(&self) -> BTreeMap<&'static str, Action> {
+        let this = self.clone();
+        let push = Action(Arc::new(move |body: Bytes| {
+            let this = this.clone();
+            let answer = tokio::task::spawn_blocking(move || this.take(&body));
+            Box::pin(async move { answer.await.map_err(|error| error.to_string())? })
+        }));
+        BTreeMap::from([("/tables", push)])
+    }
+
+    fn take(&self, body: &Bytes) -> Result<String, String> {
+        let pushed: Pushed = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let is_new = self
+            .0
+            .book
+            .offer([(pushed.model, pushed.table)])
+            .map_err(|error| error.to_string())?;
+        if is_new {
+            self.0.changed.notify_one();
+        }
+        Ok(serde_json::json!({"taken": is_new}).to_string())
+    }
+
+    /// Applies a snapshot whenever something changes, for ever.
+    pub(crate) async fn follow(self, gateway: Gateway, readiness: Readiness) {
+        self.listed().await;
+        let mut basis = String::new();
+        let mut secrets_due = tokio::time::Instant::now();
+        loop {
+            if secrets_due <= tokio::time::Instant::now() {
+                self.read_secrets().await;
+                secrets_due = tokio::time::Instant::now() + SECRETS_EVERY;
+            }
+            let this = self.clone();
+            // Reads tokenizers, hashes them, and syncs tables to the disk.
+            let made = tokio::task::spawn_blocking(move || this.snapshot()).await;
+            match made {
+                Ok(Ok((now, snapshot))) if now != basis => {
+                    gateway.apply(snapshot);
+                    basis = now;
+                    readiness.set_ready("snapshot");
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "routing tables cannot be kept, so that none is taken");
+                }
+                Err(error) => tracing::error!(%error, "a snapshot could not be made"),
+            }
+            let again = if self.0.texts.has_failed() {
+                Duration::from_secs(5)
+            } else {
+                SECRETS_EVERY
+            };
+            tokio::select! {
+                () = self.0.changed.notified() => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(again) => {}
+            }
+        }
+    }
+
+    async fn listed(&self) {
+        let inner = &self.0;
+        // A writer that is gone would mean that its task is: then there is nothing to wait for.
+        let _ = inner.pools.wait_until_ready().await;
+        let _ = inner.quotas.wait_until_ready().await;
+        let _ = inner.plans.wait_until_ready().await;
+        let _ = inner.settings.wait_until_ready().await;
+        let _ = inner.revisions.wait_until_ready().await;
+        let _ = inner.pods.wait_until_ready().await;
+    }
+
+    fn quotas(&self) -> Vec<ValidTenantQuota> {
+        let quotas = self.0.quotas.state();
+        let valid = quotas.iter().filter_map(|quota| match quota.validate() {
+            Ok(valid) => Some(valid),
+            Err(problems) => {
+                tracing::warn!(
+                    quota = quota.name_any(),
+                    ?problems,
+                    "a quota makes no sense and lets nobody in"
+                );
+                None
+            }
+        });
+        let mut valid: Vec<ValidTenantQuota> = valid.collect();
+        valid.sort_by(|one, other| one.name.cmp(&other.name));
+        valid.dedup_by(|one, other| one.tenant == other.tenant);
+        valid
+    }
+
+    /// Reads the Secrets that quotas name; one that cannot be read stays as it was.
+    async fn read_secrets(&self) {
+        let quotas = self.quotas();
+        let keys = quotas
+            .iter()
+            .flat_map(|quota| quota.keys.iter().map(|key| key.secret.clone()));
+        let hooks = quotas
+            .iter()
+            .filter_map(|quota| Some(quota.webhook.as_ref()?.secret_ref.name.clone()));
+        let named: BTreeSet<String> = keys.chain(hooks).collect();
+        let api: Api<Secret> = Api::namespaced(self.0.client.clone(), &self.0.namespace);
+        for name in &named {
+            match api.get_opt(name).await {
+                Ok(Some(secret)) => {
+                    let text = |(key, value): (String, k8s_openapi::ByteString)| {
+                        Some((key, String::from_utf8(value.0).ok()?.trim().to_owned()))
+                    };
+                    let entries = secret
+                        .data
+                        .unwrap_or_default()
+                        .into_iter()
+                        .filter_map(text)
+                        .collect();
+                    self.0.secrets.lock().insert(name.clone(), entries);
+                }
+                Ok(None) => drop(self.0.secrets.lock().remove(name)),
+                Err(error) => tracing::warn!(
+                    secret = name,
+                    error = &error as &dyn std::error::Error,
+                    "a Secret cannot be read; its keys stay as they were"
+                ),
+            }
+        }
+        self.0.secrets.lock().retain(|name, _| named.contains(name));
+    }
+}

@@ -1,0 +1,232 @@
+//! The operator's command line, and its start.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Client, Config};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use weir_telemetry::admin::Admin;
+use weir_telemetry::logging::{self, LogFormat};
+use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
+use weir_telemetry::{Metrics, Readiness, bind};
+
+use crate::apply::Applier;
+use crate::board::Board;
+use crate::controllers::{Controllers, Counts};
+use crate::events::Events;
+use crate::gateways::Gateways;
+use crate::leader::Elector;
+use crate::model::Models;
+use crate::model::build::Shape;
+use crate::pool::Pools;
+use crate::quota::Quotas;
+use crate::verify::Verifier;
+use crate::world::World;
+
+/// The lease of who acts.
+const LEASE: &str = "weir-operator";
+/// From a signal to the end.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Turns model versions, pools and quotas into workers, and moves traffic between versions.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OperatorArgs {
+    /// The namespace whose objects are looked after; the one of the kubeconfig or of the pod where it is not given.
+    #[arg(long, value_name = "NAME", env = "WEIR_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Image of the workers.
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        env = "WEIR_WORKER_IMAGE",
+        default_value = "weir-worker:latest"
+    )]
+    pub worker_image: String,
+    /// Where volumes with artifacts are mounted, each under its claim's name, here as in workers and gateways.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        env = "WEIR_ARTIFACTS",
+        default_value = "/artifacts"
+    )]
+    pub artifacts: String,
+    /// Seconds that a worker may take to finish its runs.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub worker_drain_s: u64,
+    /// Name of this process among several operators; the pod's name where it is not given.
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pub identity: Option<String>,
+    /// Where to serve /healthz, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    pub admin: SocketAddr,
+    /// Format of the log on stderr: text or json.
+    #[arg(long, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs until a signal; the exit status of the process.
+pub fn main(args: OperatorArgs) -> ExitCode {
+    if logging::init(args.log_format).is_err() {
+        return ExitCode::from(EXIT_CONFIGURATION);
+    }
+    let built = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = match built {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start the runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = runtime.block_on(run_until_signal(GRACE, |stop| run(args, stop)));
+    // Files may be hashed on threads that nobody waits for.
+    runtime.shutdown_background();
+    match ended {
+        Ok(Ending::Finished(Ok(()))) => ExitCode::SUCCESS,
+        Ok(Ending::Finished(Err(error))) => {
+            tracing::error!(error = &*error as &dyn std::error::Error, "operator ended");
+            ExitCode::FAILURE
+        }
+        Ok(Ending::DeadlinePassed | Ending::Forced) => ExitCode::FAILURE,
+        Err(error) => {
+            tracing::error!(%error, "cannot take signals");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure> {
+    let OperatorArgs {
+        namespace,
+        worker_image,
+        artifacts,
+        worker_drain_s,
+        identity,
+        admin,
+        log_format: _,
+    } = args;
+    let config = Config::infer().await?;
+    let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config)?;
+    let identity = match identity {
+        Some(identity) => identity,
+        None => format!("operator-{:08x}", getrandom::u32()?),
+    };
+    tracing::info!(namespace, identity, worker_image, artifacts, "starting");
+    let (metrics, readiness) = (Metrics::new(), Readiness::new());
+    readiness.set_not_ready("watches", "not everything was listed yet");
+    let (listener, _) = bind(admin, "--admin").await?;
+    let served = Admin {
+        readiness: readiness.clone(),
+        metrics: metrics.clone(),
+        pages: BTreeMap::new(),
+        actions: BTreeMap::new(),
+        queries: BTreeMap::new(),
+    };
+    let admin = tokio::spawn(served.serve(listener, CancellationToken::new()));
+    let tasks = TaskTracker::new();
+    let world = World::watch(&client, &namespace, &tasks);
+    // Only whoever knows the world may lead it.
+    tokio::select! {
+        ready = world.ready() => ready?,
+        () = stop.cancelled() => return Ok(()),
+    }
+    readiness.set_ready("watches");
+    let gateways = Gateways::new(world.pods.clone(), world.agenda.clone());
+    let elector = Elector::new(client.clone(), &namespace, LEASE, identity.clone());
+    let leadership = elector.leadership();
+    let controllers = controllers(
+        &client,
+        world,
+        gateways.clone(),
+        Started {
+            namespace,
+            identity,
+            leadership,
+            metrics,
+            shape: (worker_image, artifacts, worker_drain_s),
+        },
+    )?;
+    tokio::spawn(gateways.run(stop.clone()));
+    // The lease is given back only when nothing is written any more.
+    let released = CancellationToken::new();
+    let elected = tokio::spawn(elector.run(released.clone()));
+    Arc::new(controllers).run(stop).await;
+    released.cancel();
+    elected.await?;
+    admin.abort();
+    Ok(())
+}
+
+struct Started {
+    namespace: String,
+    identity: String,
+    leadership: crate::leader::Leadership,
+    metrics: Metrics,
+    shape: (String, String, u64),
+}
+
+fn controllers(
+    client: &Client,
+    world: World,
+    gateways: Gateways,
+    started: Started,
+) -> Result<Controllers, Failure> {
+    let Started {
+        namespace,
+        identity,
+        leadership,
+        metrics,
+        shape: (worker_image, artifacts, drain_s),
+    } = started;
+    let applier = Applier::new(client.clone(), &namespace, leadership.clone());
+    let mut entropy = [0; 32];
+    getrandom::fill(&mut entropy)?;
+    let board = Board::default();
+    Ok(Controllers {
+        models: Models {
+            world: world.clone(),
+            gateways: gateways.clone(),
+            applier: applier.clone(),
+            leadership: leadership.clone(),
+            verifier: Arc::new(Verifier::new(&artifacts, world.agenda.clone())),
+            events: Events::new(client.clone(), &identity),
+            shape: Shape {
+                namespace,
+                worker_image,
+                artifacts,
+                drain_s,
+            },
+            board: board.clone(),
+            entropy,
+            memories: parking_lot::Mutex::default(),
+        },
+        pools: Pools {
+            world: world.clone(),
+            gateways: gateways.clone(),
+            applier: applier.clone(),
+            leadership: leadership.clone(),
+            board,
+            scalers: parking_lot::Mutex::default(),
+            written: parking_lot::Mutex::default(),
+        },
+        quotas: Quotas {
+            world: world.clone(),
+            gateways,
+            applier,
+            leadership: leadership.clone(),
+            written: parking_lot::Mutex::default(),
+        },
+        counts: Counts::new(&metrics),
+        leadership,
+        world,
+    })
+}

@@ -1,0 +1,190 @@
+use serde_json::json;
+use weir_api::{GpuPool, ModelVersion, Validate as _, parse};
+
+use super::*;
+use crate::model::claim::{claim, claimed_digest};
+
+fn version(uri: &str) -> ValidModelVersion {
+    let object: ModelVersion = parse(&json!({
+        "apiVersion": "weir.dev/v1alpha1", "kind": "ModelVersion", "metadata": {"name": "tiny-v2"},
+        "spec": {
+            "model": "tiny", "version": 2, "stage": "Production", "pool": "small",
+            "manifest": {
+                "artifact": {"uri": uri},
+                "files": [{"path": "weir-manifest.json", "sha256": "a".repeat(64), "size": 1 << 20}],
+                "architecture": "LlamaForCausalLM", "precision": "bf16", "contextTokens": 64, "requestSchema": 1,
+            },
+            "signature": {"file": "model.sig"},
+            "price": {"outputMicrosPerToken": 4},
+        },
+    }))
+    .unwrap();
+    object.validate().unwrap()
+}
+
+fn pool(more: &Value) -> ValidGpuPool {
+    let mut spec = json!({
+        "accelerator": {"type": "cpu"}, "replicas": {"min": 1, "max": 1},
+        "engine": {"kvMemory": "512Mi", "maxRunning": 8},
+    });
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    let object: GpuPool = parse(&json!({
+        "apiVersion": "weir.dev/v1alpha1", "kind": "GpuPool", "metadata": {"name": "small"}, "spec": spec,
+    }))
+    .unwrap();
+    object.validate().unwrap()
+}
+
+fn made(uri: &str, more: &Value) -> Result<Children, Refused> {
+    let version = version(uri);
+    let (id, claim) = (
+        VersionId::new(2, claimed_digest(&version)),
+        claim(&version).unwrap(),
+    );
+    let shape = Shape {
+        namespace: "ns".to_owned(),
+        worker_image: "weir-worker:1".to_owned(),
+        artifacts: "/artifacts".to_owned(),
+        drain_s: 300,
+    };
+    let trust = TrustPolicySpec::default();
+    let signed = Signed {
+        version: &version,
+        id: &id,
+        claim: &claim,
+        trust: &trust,
+    };
+    children(&shape, &signed, &pool(more))
+}
+
+#[test]
+fn a_worker_keeps_to_the_restricted_profile() {
+    let children = made("pvc://models/tiny/v2", &json!({})).unwrap();
+    let pod = &children.deployment["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(
+        pod["securityContext"]["seccompProfile"],
+        json!({"type": "RuntimeDefault"})
+    );
+    assert_eq!(
+        container["securityContext"],
+        json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}})
+    );
+    for volume in pod["volumes"].as_array().unwrap() {
+        let kinds = ["configMap", "emptyDir", "persistentVolumeClaim", "image"];
+        assert!(
+            kinds.iter().any(|kind| volume.get(kind).is_some()),
+            "{volume}"
+        );
+    }
+    assert_eq!(pod["terminationGracePeriodSeconds"], 310);
+}
+
+#[test]
+fn a_worker_is_told_what_to_load_and_where_it_is() {
+    let children = made("pvc://models/tiny/v2", &json!({})).unwrap();
+    let plan: Value =
+        serde_json::from_str(children.plan["data"]["plan.json"].as_str().unwrap()).unwrap();
+    assert_eq!(plan["dir"], "/artifacts/models/tiny/v2");
+    assert_eq!(plan["digest"], format!("sha256:{}", "a".repeat(64)));
+    assert_eq!(plan["signature"], json!({"file": "model.sig"}));
+    let served: Value =
+        serde_json::from_str(children.plan["data"]["version.json"].as_str().unwrap()).unwrap();
+    assert_eq!(served["price"]["outputMicrosPerToken"], 4);
+    assert_eq!(served["dir"], plan["dir"]);
+    let pod = &children.deployment["spec"]["template"]["spec"];
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+    assert!(mounts.contains(
+        &json!({"name": "artifact", "mountPath": "/artifacts/models", "readOnly": true})
+    ));
+    let args = pod["containers"][0]["args"].as_array().unwrap();
+    assert!(
+        args.contains(&json!("--kv-bytes=536870912")) && args.contains(&json!("--max-running=8"))
+    );
+    assert_eq!(
+        pod["containers"][0]["resources"]["requests"]["memory"],
+        "769Mi"
+    );
+    assert_eq!(
+        children.deployment["spec"].get("replicas"),
+        None,
+        "their number is the rollout's"
+    );
+}
+
+#[test]
+fn an_image_is_mounted_as_it_is_and_a_path_of_the_node_is_not() {
+    let image = made("oci://registry.example/tiny:2", &json!({})).unwrap();
+    let volumes = &image.deployment["spec"]["template"]["spec"]["volumes"];
+    assert!(
+        volumes.as_array().unwrap().contains(
+            &json!({"name": "artifact", "image": {"reference": "registry.example/tiny:2"}})
+        )
+    );
+    let local = made("file:/models/tiny", &json!({})).unwrap();
+    let volumes = &local.deployment["spec"]["template"]["spec"]["volumes"];
+    assert_eq!(
+        volumes.as_array().unwrap().len(),
+        2,
+        "whoever gives such a path mounts it by the pool's template"
+    );
+    assert!(
+        local.plan["data"]["plan.json"]
+            .as_str()
+            .unwrap()
+            .contains("\"/models/tiny\"")
+    );
+}
+
+#[test]
+fn accelerators_are_asked_for_by_resource_or_by_claim() {
+    let gpu = json!({"accelerator": {"type": "gpu", "resourceName": "nvidia.com/gpu", "count": 2, "nodeSelector": {"gpu": "h200"}}});
+    let children = made("pvc://m", &gpu).unwrap();
+    let pod = &children.deployment["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["containers"][0]["resources"]["limits"],
+        json!({"nvidia.com/gpu": "2"})
+    );
+    assert_eq!(pod["nodeSelector"], json!({"gpu": "h200"}));
+    let claim = json!({"accelerator": {"type": "claim", "claimTemplate": "h200"}});
+    let children = made("pvc://m", &claim).unwrap();
+    let pod = &children.deployment["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["resourceClaims"],
+        json!([{"name": "accelerator", "resourceClaimTemplateName": "h200"}])
+    );
+    assert_eq!(
+        pod["containers"][0]["resources"]["claims"],
+        json!([{"name": "accelerator"}])
+    );
+}
+
+#[test]
+fn only_gateways_may_talk_to_a_worker_and_a_worker_talks_to_nobody() {
+    let spec = made("pvc://m", &json!({})).unwrap().policy["spec"].clone();
+    assert_eq!(spec["policyTypes"], json!(["Ingress", "Egress"]));
+    assert_eq!(spec.get("egress"), None);
+    let sessions = &spec["ingress"][0];
+    assert_eq!(
+        sessions["from"],
+        json!([{"podSelector": {"matchLabels": {"app.kubernetes.io/component": "gateway"}}}])
+    );
+    assert_eq!(
+        sessions["ports"],
+        json!([{"protocol": "TCP", "port": "session"}])
+    );
+}
+
+#[test]
+fn a_template_that_asks_for_too_much_makes_nothing() {
+    let refused = made(
+        "pvc://m",
+        &json!({"podTemplate": {"spec": {"hostPID": true}}}),
+    )
+    .unwrap_err();
+    assert_eq!(refused.0, "spec.hostPID");
+}

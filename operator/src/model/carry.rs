@@ -1,0 +1,267 @@
+//! What a head asks for, carried out. Every effect is a difference between what should be and what was seen, so that doing it again does no
+//! harm and not doing it is noticed at the next look.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+use weir_api::{LABEL_MANAGED_BY, LABEL_POOL, MANAGER};
+use weir_rollout::decide::Effect;
+use weir_rollout::routing::Table;
+use weir_rollout::{Phase, Record, VersionId};
+
+use super::build::{Children, Signed, children};
+use super::memory::Memory;
+use super::see::is_of;
+use super::view::role;
+use super::{Look, Models};
+use crate::apply::{ApplyError, Order};
+use crate::log;
+use crate::names;
+
+/// The lease of who exchanges replicas in a pool.
+pub(super) fn lease_name(pool: &str) -> String {
+    format!("weir-exchange-{pool}")
+}
+
+impl Models {
+    pub(super) async fn carry_out(
+        &self,
+        look: &Look<'_>,
+        memory: &mut Memory,
+        effects: Vec<Effect>,
+    ) -> Result<(), ApplyError> {
+        let Some(head) = look.view.log.last() else {
+            return Ok(());
+        };
+        for effect in effects {
+            match effect {
+                // The verifier is asked at each look.
+                Effect::Verify(_) => {}
+                Effect::Scale {
+                    id,
+                    replicas,
+                    stamp,
+                } => {
+                    let order = Order {
+                        replicas,
+                        stamp,
+                        role: role(head, &id),
+                    };
+                    self.scale(look, memory, &id, order).await?;
+                }
+                // What serves and sleeps keeps its plan: gateways make prompts from it for the run that wakes it.
+                Effect::Sweep(id) if head.stable.as_ref() == Some(&id) => {}
+                Effect::Sweep(id) => {
+                    self.applier
+                        .sweep(&names::child(look.model, &id), head.stamp)
+                        .await?;
+                }
+                Effect::Push { table, gateways } => {
+                    self.gateways.push(look.model, &table, &gateways).await;
+                }
+                Effect::AcquireLease(attempt) => self.acquire(look, &attempt).await?,
+                Effect::ReleaseLease => self.release(look).await?,
+            }
+        }
+        self.prune(look).await;
+        Ok(())
+    }
+
+    async fn scale(
+        &self,
+        look: &Look<'_>,
+        memory: &mut Memory,
+        id: &VersionId,
+        order: Order,
+    ) -> Result<(), ApplyError> {
+        let name = names::child(look.model, id);
+        if !look.view.children.contains_key(id) {
+            // Only what is verified is made; what exists may be made smaller whatever became of its object.
+            let wanted = self.wanted_children(look, id);
+            let wanted = wanted.ok_or_else(|| ApplyError::Unknown(name.clone()))?;
+            self.applier
+                .shape(&self.world.children, memory, &wanted, true)
+                .await?;
+        }
+        if !memory.may_apply(
+            &format!("scale {name} {} {}", order.replicas, order.stamp),
+            Instant::now(),
+        ) {
+            return Ok(());
+        }
+        self.applier.scale(&name, order).await
+    }
+
+    /// What a version's children should be, where its object is there, signed, and its pool can serve it.
+    fn wanted_children(&self, look: &Look<'_>, id: &VersionId) -> Option<Children> {
+        let seen = look.view.versions.iter().find(|seen| is_of(seen, id))?;
+        let valid = seen.valid.as_ref().ok()?;
+        let verified = look.verdicts.get(&valid.name)?.as_ref().ok()?;
+        let pool = look.view.pools.get(&valid.pool)?;
+        let signed = Signed {
+            version: valid,
+            id,
+            claim: &verified.claim,
+            trust: &look.trust,
+        };
+        children(&self.shape, &signed, pool).ok()
+    }
+
+    /// Puts right what others changed in children that exist; by object, what somebody keeps changing.
+    pub(super) async fn shape(
+        &self,
+        look: &Look<'_>,
+        memory: &mut Memory,
+    ) -> Result<BTreeMap<String, Vec<String>>, ApplyError> {
+        let mut contested = BTreeMap::new();
+        for id in look.view.children.keys() {
+            let Some(wanted) = self.wanted_children(look, id) else {
+                continue;
+            };
+            let places = self
+                .applier
+                .shape(&self.world.children, memory, &wanted, false)
+                .await?;
+            let seen = look.view.versions.iter().find(|seen| is_of(seen, id));
+            if let Some(seen) = seen.filter(|_| !places.is_empty()) {
+                contested.insert(seen.object.name_any(), places);
+            }
+        }
+        Ok(contested)
+    }
+
+    async fn acquire(&self, look: &Look<'_>, attempt: &str) -> Result<(), ApplyError> {
+        self.applier.fence()?;
+        let name = lease_name(&look.pool);
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                labels: Some(BTreeMap::from([
+                    (LABEL_MANAGED_BY.to_owned(), MANAGER.to_owned()),
+                    (LABEL_POOL.to_owned(), look.pool.clone()),
+                ])),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(format!("{attempt} {}", look.model)),
+                acquire_time: Some(MicroTime(jiff::Timestamp::now())),
+                ..LeaseSpec::default()
+            }),
+        };
+        match self
+            .applier
+            .api::<Lease>()
+            .create(&PostParams::default(), &lease)
+            .await
+        {
+            Ok(_) => Ok(()),
+            // Another model was first; the watch brings it in.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(source) => Err(ApplyError::Write {
+                what: "Lease",
+                name,
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    async fn release(&self, look: &Look<'_>) -> Result<(), ApplyError> {
+        self.applier.fence()?;
+        let name = lease_name(&look.pool);
+        let found = self.world.leases.state();
+        let Some(lease) = found.iter().find(|lease| lease.name_any() == name) else {
+            return Ok(());
+        };
+        let fenced = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: lease.uid(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.applier.api::<Lease>().delete(&name, &fenced).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(source) => Err(ApplyError::Write {
+                what: "Lease",
+                name,
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// Old records go. One that cannot be deleted goes another time.
+    async fn prune(&self, look: &Look<'_>) {
+        let api: Api<_> = self.applier.api();
+        for record in log::surplus(&look.view.log) {
+            let name = weir_rollout::record::name(look.model, record.stamp);
+            let found = self.world.revisions.state();
+            let Some(revision) = found.iter().find(|revision| revision.name_any() == name) else {
+                continue;
+            };
+            if let Err(error) = log::delete(&api, revision).await {
+                tracing::debug!(
+                    name,
+                    error = &error as &dyn std::error::Error,
+                    "an old record stays for now"
+                );
+            }
+        }
+    }
+
+    /// While it is unknown who leads, the API server being away, only one thing is done: new runs leave a version that breached.
+    pub(super) async fn judge_without_a_record(&self, look: &mut Look<'_>, memory: &mut Memory) {
+        if look
+            .view
+            .log
+            .last()
+            .is_none_or(|head| head.attempt.is_none())
+        {
+            return;
+        }
+        self.push_emergency(look, memory).await;
+    }
+
+    /// Sends everything to the recorded rollback version if that is what is decided and cannot be written down.
+    pub(super) async fn push_emergency(&self, look: &Look<'_>, memory: &mut Memory) {
+        if memory.emergency.is_none() {
+            let decision = self.decision(look, memory);
+            let head = look.view.log.last();
+            memory.emergency = head
+                .zip(decision.record)
+                .and_then(|(head, next)| emergency(head, &next));
+        }
+        let Some(table) = &memory.emergency else {
+            return;
+        };
+        let behind = look.view.gateways.iter().filter(|gateway| {
+            let report = gateway
+                .report
+                .as_ref()
+                .and_then(|(report, _)| report.models.get(look.model));
+            let order = report
+                .and_then(|report| report.table.as_ref())
+                .map(|table| table.order);
+            order < Some(table.order)
+        });
+        let behind: Vec<String> = behind.map(|gateway| gateway.name.clone()).collect();
+        if !behind.is_empty() {
+            let took = self.gateways.push(look.model, table, &behind).await;
+            tracing::warn!(
+                model = look.model,
+                took,
+                "new runs return to the rollback version; the record follows when it can be written"
+            );
+        }
+    }
+}
+
+/// The table that may be published without a record: only when the record that cannot be written begins a rollback.
+fn emergency(head: &Record, next: &Record) -> Option<Table> {
+    let begins = next.phase() == Phase::RollingBack && head.phase() != Phase::RollingBack;
+    head.routing.as_ref().filter(|_| begins)?.emergency()
+}

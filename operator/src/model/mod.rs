@@ -1,0 +1,266 @@
+//! The controller of model versions: all versions of one model together, since traffic moves between them.
+//!
+//! A look is: see (caches, gateways) → verify → decide (`weir_rollout`) → write the record → carry out what the head asks for → status.
+//! Nothing in memory decides: whatever ends in between is found again by looking.
+
+pub mod build;
+mod carry;
+pub mod claim;
+pub mod memory;
+pub mod project;
+mod see;
+pub mod status;
+mod tell;
+pub mod template;
+pub mod view;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use weir_manifest::TrustPolicySpec;
+use weir_rollout::decide::{Decision, VersionSpec};
+use weir_rollout::record::rebuild;
+use weir_rollout::{Input, Record, decide};
+
+use self::build::Shape;
+use self::memory::Memory;
+pub(crate) use self::view::VersionSeen;
+use self::view::View;
+use crate::apply::{Applier, ApplyError};
+use crate::board::Board;
+use crate::events::Events;
+use crate::gateways::{Gateways, TICK};
+use crate::leader::{Leadership, Role};
+use crate::log::{self, AppendError};
+use crate::queue::Outcome;
+use crate::verify::{Verdict, Verifier};
+use crate::world::World;
+
+/// Decisions in one look that no healthy rollout needs.
+const MAX_ROUNDS: u32 = 32;
+
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// A record.
+    #[error("cannot write down what was decided for model {model:?}")]
+    Append {
+        /// The model.
+        model: String,
+        /// Why.
+        #[source]
+        source: AppendError,
+    },
+    /// A child or a status.
+    #[error("cannot carry out what was decided for model {model:?}")]
+    Apply {
+        /// The model.
+        model: String,
+        /// Why.
+        #[source]
+        source: ApplyError,
+    },
+}
+
+/// The controller.
+pub struct Models {
+    /// What is watched.
+    pub world: World,
+    /// What gateways say.
+    pub gateways: Gateways,
+    /// Writes children.
+    pub applier: Applier,
+    /// Whether this operator acts.
+    pub leadership: Leadership,
+    /// Checks signatures.
+    pub verifier: Arc<Verifier>,
+    /// Tells people.
+    pub events: Events,
+    /// What all children share.
+    pub shape: Shape,
+    /// How many workers each model needs, and what each pool serves.
+    pub board: Board,
+    /// From which coins are salted.
+    pub entropy: [u8; 32],
+    /// What is remembered of each model.
+    pub memories: parking_lot::Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<Memory>>>>,
+}
+
+/// All that one look is about.
+struct Look<'a> {
+    model: &'a str,
+    view: View,
+    verdicts: BTreeMap<String, Verdict>,
+    specs: Vec<VersionSpec>,
+    trust: TrustPolicySpec,
+    /// The pool that serves the model.
+    pool: String,
+}
+
+impl Models {
+    /// Looks at a model.
+    ///
+    /// # Errors
+    /// What could not be written; what was in force stays so.
+    pub async fn look(&self, model: &str) -> Result<Outcome, LookError> {
+        let role = self.leadership.role(Instant::now());
+        if role == Role::Following {
+            return Ok(Outcome::Quiet);
+        }
+        let memory = Arc::clone(self.memories.lock().entry(model.to_owned()).or_default());
+        let mut memory = memory.lock().await;
+        let mut look = self.see(model, &mut memory);
+        if look.view.versions.is_empty()
+            && look.view.children.is_empty()
+            && look.view.log.is_empty()
+        {
+            self.gateways.watch(model, false);
+            self.memories.lock().remove(model);
+            return Ok(Outcome::Gone);
+        }
+        self.note(&look, &mut memory).await;
+        self.complain(&look, &mut memory).await;
+        if role == Role::Lapsed {
+            self.judge_without_a_record(&mut look, &mut memory).await;
+            return Ok(Outcome::Again(TICK));
+        }
+        let status = match self.decide(&mut look, &mut memory).await {
+            Ok(status) => status,
+            Err(error) => return self.settle(&look, &mut memory, error).await,
+        };
+        let contested = self
+            .shape(&look, &mut memory)
+            .await
+            .map_err(|source| apply_error(model, source))?;
+        let due = self.tell(&look, &status, &contested, &mut memory).await;
+        let due = due.map_err(|source| apply_error(model, source))?;
+        self.board.serves(model, &look.pool, look.view.log.last());
+        let is_moving = look
+            .view
+            .log
+            .last()
+            .is_some_and(|head| head.attempt.is_some());
+        self.gateways.watch(model, is_moving);
+        let is_waiting = is_moving || !memory.withdrawn(Instant::now()).is_empty();
+        Ok(match (is_waiting, due) {
+            (true, _) => Outcome::Again(TICK),
+            (false, Some(due)) => Outcome::Again(due),
+            (false, None) => Outcome::Quiet,
+        })
+    }
+
+    /// What to do about a failure: another operator's record is read, a breach does not wait for an API server.
+    async fn settle(
+        &self,
+        look: &Look<'_>,
+        memory: &mut Memory,
+        error: LookError,
+    ) -> Result<Outcome, LookError> {
+        match &error {
+            LookError::Append {
+                source: AppendError::Taken,
+                ..
+            } => Ok(Outcome::Again(TICK)),
+            LookError::Apply { source, .. } if source.is_race() => Ok(Outcome::Again(TICK)),
+            LookError::Append { .. } => {
+                self.push_emergency(look, memory).await;
+                tracing::warn!(
+                    model = look.model,
+                    error = &error as &dyn std::error::Error,
+                    "the record waits"
+                );
+                Ok(Outcome::Again(TICK))
+            }
+            LookError::Apply { .. } => Err(error),
+        }
+    }
+
+    fn decision(&self, look: &Look<'_>, memory: &Memory) -> Decision {
+        let observation = self.observe(look, memory);
+        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+        decide(&Input {
+            log: &look.view.log,
+            specs: &look.specs,
+            observation: &observation,
+            now_ms,
+        })
+    }
+
+    /// Decides until nothing is left to decide now, and carries out what the last head asks for.
+    async fn decide(
+        &self,
+        look: &mut Look<'_>,
+        memory: &mut Memory,
+    ) -> Result<Vec<weir_rollout::decide::VersionStatus>, LookError> {
+        let witnesses = look.view.witnesses(look.model, &self.world);
+        let head = look.view.log.last().cloned().unwrap_or_else(Record::empty);
+        if witnesses.contradict(&head) {
+            let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+            let record = rebuild(&witnesses, now_ms);
+            self.write(look, memory, &record).await?;
+            let message =
+                "the newest record was gone; it was made anew from what gateways and children know";
+            self.events
+                .on_versions(&look.view.versions, "RecordRebuilt", message, false)
+                .await;
+        }
+        for _ in 0..MAX_ROUNDS {
+            let decision = self.decision(look, memory);
+            let Some(record) = decision.record else {
+                self.carry_out(look, memory, decision.effects)
+                    .await
+                    .map_err(|source| apply_error(look.model, source))?;
+                return Ok(decision.status);
+            };
+            self.write(look, memory, &record).await?;
+            if let Some(note) = &decision.note {
+                tracing::info!(
+                    model = look.model,
+                    version = note.version,
+                    reason = note.reason,
+                    message = note.message,
+                    "decided"
+                );
+                self.events.on_note(&look.view.versions, note).await;
+            }
+        }
+        tracing::error!(
+            model = look.model,
+            "decisions do not come to rest; this is a fault in Weir"
+        );
+        Ok(Vec::new())
+    }
+
+    async fn write(
+        &self,
+        look: &mut Look<'_>,
+        memory: &mut Memory,
+        record: &Record,
+    ) -> Result<(), LookError> {
+        let failed = |source| LookError::Append {
+            model: look.model.to_owned(),
+            source,
+        };
+        if self.leadership.role(Instant::now()) != Role::Leading {
+            return Err(failed(AppendError::Taken));
+        }
+        let api = self.applier.api::<ControllerRevision>();
+        log::append(&api, look.model, record)
+            .await
+            .map_err(failed)?;
+        memory.wrote(record);
+        memory.emergency = None;
+        look.view.log.push(record.clone());
+        Ok(())
+    }
+}
+
+fn apply_error(model: &str, source: ApplyError) -> LookError {
+    LookError::Apply {
+        model: model.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,218 @@
+//! One look: what is seen of a model, put into the terms that decisions are made in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt as _;
+use weir_api::model_version::reasons;
+use weir_api::{ModelVersion, ValidModelVersion};
+use weir_manifest::TrustPolicySpec;
+use weir_rollout::decide::{Lease, Observation, Verification, VersionSpec};
+use weir_rollout::statistics::ShadowCounts;
+use weir_rollout::{VersionId, version_spec};
+
+use super::memory::{Memory, unhandled};
+use super::view::{VersionSeen, View};
+use super::{Look, Models, carry, claim, template};
+use crate::verify::Verdict;
+use crate::world::TRUST;
+
+impl Models {
+    pub(super) fn see<'a>(&self, model: &'a str, memory: &mut Memory) -> Look<'a> {
+        let mut view = View::of(&self.world, self.gateways.all(), model);
+        view.log = memory.log(std::mem::take(&mut view.log));
+        let trust = self.trust();
+        let mut verdicts = BTreeMap::new();
+        for seen in &view.versions {
+            if let Ok(valid) = &seen.valid
+                && let Some(verdict) = self.verifier.verdict(valid, &trust)
+            {
+                verdicts.insert(valid.name.clone(), verdict);
+            }
+        }
+        let mut specs: Vec<VersionSpec> = Vec::new();
+        for seen in &view.versions {
+            let spec = seen
+                .valid
+                .as_ref()
+                .ok()
+                .map(|valid| spec(&view, seen, valid, verdicts.get(&valid.name)));
+            let is_second = |spec: &VersionSpec| specs.iter().any(|other| other.id == spec.id);
+            specs.extend(spec.filter(|spec| !is_second(spec)));
+        }
+        let newest = view
+            .versions
+            .iter()
+            .find(|seen| view.pools.contains_key(&seen.object.spec.pool));
+        let pool = newest.map(|seen| seen.object.spec.pool.clone());
+        let pool = pool
+            .or_else(|| view.child_pools.values().next().cloned())
+            .unwrap_or_default();
+        Look {
+            model,
+            view,
+            verdicts,
+            specs,
+            trust,
+            pool,
+        }
+    }
+
+    /// The trust policy. One that is wrong trusts nobody new; what serves goes on.
+    fn trust(&self) -> TrustPolicySpec {
+        let found = self.world.trust.state();
+        let data = found
+            .iter()
+            .find(|map| map.name_any() == TRUST)
+            .and_then(|map| map.data.clone());
+        TrustPolicySpec::from_config_map(&data.unwrap_or_default()).unwrap_or_default()
+    }
+
+    pub(super) async fn note(&self, look: &Look<'_>, memory: &mut Memory) {
+        let now = Instant::now();
+        memory.note(&look.view.children, now);
+        let head = look.view.log.last();
+        if let Some(head) = head {
+            memory.begin(head);
+        }
+        let mut matters: Vec<VersionId> = Vec::new();
+        if let Some(head) = head {
+            matters.extend(head.stable.clone());
+            matters.extend(head.rollback_to.clone());
+            matters.extend(head.attempt.as_ref().map(|attempt| attempt.target.clone()));
+        }
+        let exists = |id: &VersionId| look.view.versions.iter().any(|seen| is_of(seen, id));
+        if matters.iter().all(exists) {
+            memory.note_absence(matters, exists, now);
+        } else if let Ok(live) = self
+            .applier
+            .api::<ModelVersion>()
+            .list(&kube::api::ListParams::default())
+            .await
+        {
+            // A cache that lacks an object proves nothing: only a live read does.
+            let exists = |id: &VersionId| {
+                live.items.iter().any(|object| {
+                    let seen = VersionSeen {
+                        valid: weir_api::Validate::validate(object),
+                        object: Arc::new(object.clone()),
+                    };
+                    object.spec.model == look.model && is_of(&seen, id)
+                })
+            };
+            memory.note_absence(matters, exists, now);
+        }
+        for gateway in &look.view.gateways {
+            let report = gateway
+                .report
+                .as_ref()
+                .and_then(|(report, _)| report.models.get(look.model));
+            if let Some(snapshot) = report.and_then(|report| report.evidence.as_ref())
+                && let Err(error) = memory.ledger.merge(snapshot)
+            {
+                tracing::warn!(model = look.model, %error, "counts of a gateway are left out");
+            }
+        }
+    }
+
+    pub(super) fn observe(&self, look: &Look<'_>, memory: &Memory) -> Observation {
+        let now = Instant::now();
+        let view = &look.view;
+        let wanted = self.board.wanted(look.model, view.pools.get(&look.pool));
+        let unschedulable: u32 = view
+            .children
+            .values()
+            .map(|child| child.unschedulable)
+            .sum();
+        let existing: u32 = view.children.values().map(|child| child.existing).sum();
+        let (requests, _) = view.requests();
+        Observation {
+            wanted,
+            capacity: match (
+                unschedulable,
+                view.pools.get(&look.pool).and_then(|pool| pool.max_surge),
+            ) {
+                (0, Some(surge)) => wanted + surge.min(wanted),
+                // The scheduler says what there is no room for.
+                (0, None) => wanted.saturating_mul(2),
+                (missing, _) => existing.saturating_sub(missing),
+            },
+            occupancy_percent: self.board.occupancy(&look.pool),
+            lease: self.lease(look),
+            replicas: memory.views(&view.children, Duration::from_secs(self.shape.drain_s), now),
+            gateways: view.gateway_views(look.model, now),
+            evidence: memory.ledger.clone(),
+            shadow: ShadowCounts::default(),
+            requests: unhandled(requests, view.log.last()),
+            withdrawn: memory.withdrawn(now),
+            entropy: self.entropy,
+        }
+    }
+
+    fn lease(&self, look: &Look<'_>) -> Lease {
+        let name = carry::lease_name(&look.pool);
+        let found = self.world.leases.state();
+        let holder = found.iter().find(|lease| lease.name_any() == name);
+        let holder = holder.and_then(|lease| lease.spec.as_ref()?.holder_identity.clone());
+        match holder {
+            None => Lease::Free,
+            Some(holder)
+                if holder
+                    .split_once(' ')
+                    .is_some_and(|(_, of)| of == look.model) =>
+            {
+                Lease::Mine
+            }
+            Some(holder) => Lease::Other(holder),
+        }
+    }
+}
+
+/// Whether an object is about a version.
+pub(super) fn is_of(seen: &VersionSeen, id: &VersionId) -> bool {
+    let digest = |valid: &ValidModelVersion| claim::claimed_digest(valid);
+    let of = |valid: &ValidModelVersion| valid.version == id.version && digest(valid) == id.digest;
+    seen.valid.as_ref().is_ok_and(of)
+}
+
+/// Why a version's pool cannot serve it.
+pub(super) fn refusal(view: &View, seen: &VersionSeen) -> Option<(&'static str, String)> {
+    let pool = &seen.object.spec.pool;
+    let Some(valid) = view.pools.get(pool) else {
+        return Some((
+            reasons::POOL_NOT_FOUND,
+            format!("there is no GpuPool {pool:?} that makes sense"),
+        ));
+    };
+    let theirs = valid.pod_template.as_ref()?;
+    let refused = template::merge(serde_json::json!({}), theirs).err()?;
+    Some((
+        reasons::INVALID_SPEC,
+        format!("GpuPool {pool:?}: {refused}"),
+    ))
+}
+
+fn spec(
+    view: &View,
+    seen: &VersionSeen,
+    valid: &ValidModelVersion,
+    verdict: Option<&Verdict>,
+) -> VersionSpec {
+    let verification = match verdict {
+        Some(Ok(_)) if refusal(view, seen).is_none() => Verification::Verified,
+        Some(Err(unverified)) if !unverified.may_pass() => {
+            Verification::Refused(unverified.reason.clone())
+        }
+        _ => Verification::Pending,
+    };
+    let mut spec = version_spec(
+        &seen.object,
+        valid,
+        &claim::claimed_digest(valid),
+        verification,
+    );
+    // Nothing mirrors runs yet: a version goes from its workers' readiness to its first step.
+    spec.plan.shadow = None;
+    spec
+}

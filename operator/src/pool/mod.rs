@@ -1,0 +1,193 @@
+//! The controller of pools: how many workers each of its models needs, and what the pool is doing.
+
+pub mod scale;
+pub mod status;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube::{Resource as _, ResourceExt as _};
+use parking_lot::Mutex;
+use weir_api::{GpuPool, LABEL_COMPONENT, LABEL_POOL, ValidGpuPool, Validate as _};
+
+use self::scale::{Load, Scaler};
+use self::status::{Facts, Pods, measure};
+use crate::apply::{Applier, ApplyError};
+use crate::board::{Board, Served};
+use crate::gateways::Gateways;
+use crate::leader::{Leadership, Role};
+use crate::model::template;
+use crate::names;
+use crate::queue::Outcome;
+use crate::status::{change, wait};
+use crate::world::{Key, World};
+
+/// How often load is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The controller.
+pub struct Pools {
+    /// What is watched.
+    pub world: World,
+    /// What gateways say.
+    pub gateways: Gateways,
+    /// Writes the status.
+    pub applier: Applier,
+    /// Whether this operator acts.
+    pub leadership: Leadership,
+    /// Where the number of workers is told.
+    pub board: Board,
+    /// What each model asked for lately.
+    pub scalers: Mutex<BTreeMap<String, Scaler>>,
+    /// When each pool's status was last written.
+    pub written: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Pools {
+    /// Looks at a pool.
+    ///
+    /// # Errors
+    /// Its status cannot be written.
+    pub async fn look(&self, name: &str) -> Result<Outcome, ApplyError> {
+        if self.leadership.role(Instant::now()) != Role::Leading {
+            return Ok(Outcome::Quiet);
+        }
+        let found = self.world.pools.state();
+        let Some(object) = found.iter().find(|pool| pool.name_any() == name) else {
+            return Ok(Outcome::Gone);
+        };
+        let valid = GpuPool::validate(object);
+        let served = self.board.served(name);
+        if let Ok(valid) = &valid {
+            self.scale(valid, &served);
+        }
+        let heard = self.gateways.all();
+        let reports = || {
+            heard
+                .iter()
+                .filter_map(|gateway| Some(&*gateway.report.as_ref()?.0))
+        };
+        let measured = measure(reports(), name, &[]);
+        self.board.occupied(name, measured.occupancy().unwrap_or(0));
+        let theirs = valid
+            .as_ref()
+            .ok()
+            .and_then(|valid| valid.pod_template.as_ref());
+        let refused =
+            theirs.and_then(|theirs| template::merge(serde_json::json!({}), theirs).err());
+        let facts = Facts {
+            object,
+            valid: valid.as_ref().map_err(Vec::as_slice),
+            refused: refused.map(|refused| refused.to_string()),
+            pods: self.pods(name),
+            measured,
+            orphans: self.orphans(&served),
+            models: served
+                .into_values()
+                .map(|served| served.shown)
+                .take(64)
+                .collect(),
+        };
+        let new =
+            serde_json::to_value(status::status(&facts, Timestamp::now())).unwrap_or_default();
+        let old = serde_json::to_value(&object.status).unwrap_or_default();
+        let since = self.written.lock().get(name).map(Instant::elapsed);
+        if wait(change(&old, &new, status::MOVING), since) == Some(Duration::ZERO) {
+            self.applier.status(&**object, "GpuPool", &new).await?;
+            self.written.lock().insert(name.to_owned(), Instant::now());
+        }
+        Ok(Outcome::Again(LOOK_EVERY))
+    }
+
+    fn scale(&self, pool: &ValidGpuPool, served: &BTreeMap<String, Served>) {
+        let heard = self.gateways.all();
+        for (model, served) in served {
+            let Some(stable) = &served.stable else {
+                continue;
+            };
+            let reports = heard
+                .iter()
+                .filter_map(|gateway| Some(&*gateway.report.as_ref()?.0));
+            let measured = measure(reports, &pool.name, &[&stable.digest]);
+            let current = self.ordered(model, stable);
+            let load = Load {
+                current,
+                occupancy_percent: measured.occupancy(),
+                // Of several models in a pool only those that wait need more.
+                queue_ms: if measured.waiting > 0 {
+                    measured.queue_ms
+                } else {
+                    0
+                },
+                runs: measured.waiting + measured.running,
+            };
+            let mut scalers = self.scalers.lock();
+            let scaler = scalers.entry(model.clone()).or_default();
+            let wanted = scaler.next(pool, load, Instant::now());
+            drop(scalers);
+            if self.board.want(model, wanted) {
+                tracing::info!(pool = pool.name, model, wanted, ?load, "workers wanted");
+                self.world.agenda.touch(Key::Model(model.clone()));
+            }
+        }
+    }
+
+    /// Workers of a version, as ordered last.
+    fn ordered(&self, model: &str, id: &weir_rollout::VersionId) -> u32 {
+        let name = names::child(model, id);
+        let found = self.world.children.deployments.state();
+        let deployment = found
+            .iter()
+            .find(|deployment| deployment.name_any() == name);
+        let replicas = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
+        replicas.map_or(0, |replicas| u32::try_from(replicas).unwrap_or(0))
+    }
+
+    fn pods(&self, pool: &str) -> Pods {
+        let mut pods = Pods::default();
+        for pod in self.world.pods.state() {
+            let label = |name: &str| pod.labels().get(name).map(String::as_str);
+            let status = pod.status.as_ref();
+            let phase = status.and_then(|status| status.phase.as_deref());
+            let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+            if label(LABEL_POOL) != Some(pool)
+                || label(LABEL_COMPONENT) != Some(names::WORKER)
+                || is_over
+            {
+                continue;
+            }
+            pods.existing += 1;
+            for condition in status
+                .and_then(|status| status.conditions.as_ref())
+                .into_iter()
+                .flatten()
+            {
+                let is_ready = condition.type_ == "Ready" && condition.status == "True";
+                pods.ready += u32::from(is_ready && pod.meta().deletion_timestamp.is_none());
+                pods.unschedulable +=
+                    u32::from(condition.reason.as_deref() == Some("Unschedulable"));
+            }
+        }
+        pods
+    }
+
+    fn orphans(&self, served: &BTreeMap<String, Served>) -> Vec<String> {
+        let versions = self.world.versions.state();
+        let is_orphan = |(model, served): &(&String, &Served)| {
+            let number = served
+                .stable
+                .as_ref()
+                .and_then(|id| i32::try_from(id.version).ok());
+            number.is_some_and(|number| {
+                !versions
+                    .iter()
+                    .any(|version| version.spec.model == **model && version.spec.version == number)
+            })
+        };
+        let orphans = served.iter().filter(is_orphan);
+        orphans
+            .map(|(model, served)| format!("{model} v{}", served.shown.stable.unwrap_or(0)))
+            .collect()
+    }
+}

@@ -1,0 +1,367 @@
+//! A pool's status: coarse numbers, each of which stays as it is until it is another one.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, conditions, reasons};
+use weir_api::{
+    CONDITION_READY, CONDITION_RECONCILING, FieldProblem, GpuPool, GpuPoolStatus, LABEL_POOL,
+    ValidGpuPool,
+};
+use weir_rollout::report::{GatewayReport, WorkerReport};
+
+use crate::status::{ConditionNow, seconds, stamped};
+
+/// Pods of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pods {
+    /// All that are not over.
+    pub existing: u32,
+    /// Ready ones.
+    pub ready: u32,
+    /// Those that no node has room for.
+    pub unschedulable: u32,
+}
+
+/// What gateways say of a pool, put together: a worker that several see counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// KV positions that running sequences hold, and those there are.
+    pub kv: [u64; 2],
+    /// Runs that wait.
+    pub queue: u64,
+    /// Runs that wait for the versions that were asked for.
+    pub waiting: u64,
+    /// How long they wait.
+    pub queue_ms: u64,
+    /// Runs that are computed.
+    pub running: u64,
+    /// Prompt tokens taken in, and those whose KV was reused.
+    pub prompt: [u64; 2],
+    /// Whether any gateway said anything.
+    pub is_known: bool,
+}
+
+/// Puts together what gateways say of the workers of a pool that serve one of `digests`; of all of them where there are none.
+#[must_use]
+pub fn measure<'a>(
+    reports: impl Iterator<Item = &'a GatewayReport>,
+    pool: &str,
+    digests: &[&str],
+) -> Measured {
+    let mut measured = Measured::default();
+    let mut workers: BTreeMap<&str, WorkerReport> = BTreeMap::new();
+    for report in reports {
+        measured.is_known = true;
+        if let Some(of_pool) = report.pools.get(pool) {
+            measured.queue += of_pool.queue_depth;
+            measured.queue_ms = measured.queue_ms.max(of_pool.queue_ms);
+        }
+        for model in report.models.values() {
+            let of_digests = |(digest, _): &(&String, &u64)| digests.contains(&digest.as_str());
+            let waiting = model.waiting.iter().filter(of_digests);
+            measured.waiting += waiting.map(|(_, waiting)| waiting).sum::<u64>();
+        }
+        let is_asked = |worker: &&WorkerReport| {
+            digests.is_empty()
+                || worker
+                    .digests
+                    .iter()
+                    .any(|held| digests.contains(&held.as_str()))
+        };
+        for (name, worker) in report
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.pool == pool)
+        {
+            if is_asked(&worker) {
+                measured.running += u64::from(worker.in_flight);
+                workers.insert(name, worker.clone());
+            }
+        }
+    }
+    for worker in workers.values().filter(|worker| worker.connected) {
+        measured.kv[0] += worker.kv_held;
+        measured.kv[1] += worker.kv_total;
+        measured.prompt[0] += worker.prompt_tokens[0];
+        measured.prompt[1] += worker.prompt_tokens[1];
+    }
+    measured
+}
+
+impl Measured {
+    /// KV positions in use, in percent.
+    #[must_use]
+    pub fn occupancy(&self) -> Option<u32> {
+        percent(self.kv[0], self.kv[1])
+    }
+}
+
+fn percent(part: u64, whole: u64) -> Option<u32> {
+    u32::try_from((part * 100).checked_div(whole)?).ok()
+}
+
+/// In steps of five, rounded.
+fn coarse_percent(percent: u32) -> i32 {
+    i32::try_from((percent + 2) / 5 * 5).unwrap_or(100)
+}
+
+/// 0, 1, 2, 5, 10, 20, 50 …, rounded up: how long a queue is, not how long exactly.
+fn coarse_count(count: u64) -> i32 {
+    let mut step = 1;
+    while step < count {
+        step = match step.to_string().as_bytes().first() {
+            Some(b'2') => step / 2 * 5,
+            _ => step * 2,
+        };
+    }
+    i32::try_from(if count == 0 { 0 } else { step }).unwrap_or(i32::MAX)
+}
+
+/// What is known of a pool.
+pub struct Facts<'a> {
+    /// The object.
+    pub object: &'a GpuPool,
+    /// Proven, or what is wrong with it.
+    pub valid: Result<&'a ValidGpuPool, &'a [FieldProblem]>,
+    /// Why its template is refused, if so.
+    pub refused: Option<String>,
+    /// Its pods.
+    pub pods: Pods,
+    /// What gateways say.
+    pub measured: Measured,
+    /// What it serves.
+    pub models: Vec<PoolModel>,
+    /// Versions that serve although their objects are gone.
+    pub orphans: Vec<String>,
+}
+
+/// Fields whose values alone are no news.
+pub const MOVING: &[&str] = &["kvOccupancy", "queueDepth", "prefixHitPercent"];
+
+/// The status.
+#[must_use]
+pub fn status(facts: &Facts<'_>, now: Timestamp) -> GpuPoolStatus {
+    let before = facts.object.status.clone().unwrap_or_default();
+    let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    let generation = facts.object.metadata.generation;
+    let name = facts.object.metadata.name.as_deref().unwrap_or_default();
+    let all = conditions(facts);
+    let known = facts.measured.is_known;
+    GpuPoolStatus {
+        observed_generation: generation,
+        replicas: Some(count(facts.pods.existing)),
+        ready_replicas: Some(count(facts.pods.ready)),
+        selector: Some(format!("{LABEL_POOL}={name}")),
+        kv_occupancy: if known {
+            kv(facts.measured, before.kv_occupancy, now)
+        } else {
+            before.kv_occupancy
+        },
+        queue_depth: if known {
+            Some(coarse_count(facts.measured.queue))
+        } else {
+            before.queue_depth
+        },
+        prefix_hit_percent: match percent(facts.measured.prompt[1], facts.measured.prompt[0]) {
+            Some(percent) => Some(coarse_percent(percent)),
+            None => before.prefix_hit_percent,
+        },
+        models: (!facts.models.is_empty()).then(|| facts.models.clone()),
+        effective_engine: facts.valid.ok().map(engine),
+        conditions: stamped(&before.conditions, all, generation, now),
+    }
+}
+
+fn kv(measured: Measured, before: Option<KvOccupancy>, now: Timestamp) -> Option<KvOccupancy> {
+    let [held, total] = measured.kv;
+    let percent = coarse_percent(measured.occupancy()?);
+    let signed = |number: u64| i64::try_from(number).ok();
+    let step = (total / 20).max(1);
+    let now = KvOccupancy {
+        percent,
+        tokens_held: signed(held.div_ceil(step) * step),
+        tokens_total: signed(total),
+        observed_at: Time(seconds(now)),
+    };
+    // Seen again, it is still what was seen then.
+    let same = |before: &KvOccupancy| {
+        (before.percent, before.tokens_held, before.tokens_total)
+            == (now.percent, now.tokens_held, now.tokens_total)
+    };
+    before.filter(same).or(Some(now))
+}
+
+fn engine(valid: &ValidGpuPool) -> EffectiveEngine {
+    let engine = &valid.engine;
+    EffectiveEngine {
+        max_batch_tokens: i32::try_from(engine.max_batch_tokens).unwrap_or(i32::MAX),
+        max_running: i32::try_from(engine.max_running).unwrap_or(i32::MAX),
+        kv_bytes: i64::try_from(engine.kv_bytes).unwrap_or(i64::MAX),
+        block_tokens: i32::try_from(engine.block_tokens).unwrap_or(i32::MAX),
+        kv_dtype: engine.kv_dtype.as_str().to_owned(),
+    }
+}
+
+fn capacity(pods: Pods) -> ConditionNow {
+    let Pods {
+        existing,
+        ready: _,
+        unschedulable,
+    } = pods;
+    if unschedulable > 0 {
+        let message = format!("no node has room for {unschedulable} of {existing} workers");
+        return ConditionNow::new(
+            conditions::CAPACITY_AVAILABLE,
+            false,
+            reasons::UNSCHEDULABLE,
+            message,
+        );
+    }
+    ConditionNow::new(
+        conditions::CAPACITY_AVAILABLE,
+        true,
+        reasons::SCHEDULED,
+        "every worker has a node",
+    )
+}
+
+fn conditions(facts: &Facts<'_>) -> Vec<ConditionNow> {
+    let mut all = Vec::new();
+    let problems = facts.valid.err().map(|problems| {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        problems.join("; ")
+    });
+    let wrong = problems.or_else(|| facts.refused.clone());
+    all.push(match &wrong {
+        Some(wrong) => ConditionNow::new(
+            conditions::ADMITTED,
+            false,
+            reasons::INVALID_SPEC,
+            wrong.clone(),
+        ),
+        None => ConditionNow::new(
+            conditions::ADMITTED,
+            true,
+            reasons::ACCEPTED,
+            "the object makes sense",
+        ),
+    });
+    all.push(capacity(facts.pods));
+    if !facts.orphans.is_empty() {
+        let message = format!(
+            "{} serve on although their objects are gone",
+            facts.orphans.join(", ")
+        );
+        all.push(ConditionNow::new(
+            conditions::ORPHANED_VERSION,
+            true,
+            conditions::ORPHANED_VERSION,
+            message,
+        ));
+    }
+    let says = |holds, reason: &str, message: String| {
+        ConditionNow::new(CONDITION_READY, holds, reason, message)
+    };
+    let ready = match (&wrong, facts.pods.ready, facts.pods.existing) {
+        (Some(wrong), ..) => says(false, reasons::INVALID_SPEC, wrong.clone()),
+        (None, 0, 0) => says(true, reasons::IDLE, "no version needs it".to_owned()),
+        (None, up, all) if up == all => says(
+            true,
+            reasons::REPLICAS_READY,
+            format!("{up} workers take runs"),
+        ),
+        (None, up, all) => says(
+            false,
+            reasons::REPLICAS_UNAVAILABLE,
+            format!("{up} of {all} workers take runs"),
+        ),
+    };
+    if ready.status == "False" && wrong.is_none() {
+        all.push(ConditionNow::new(
+            CONDITION_RECONCILING,
+            true,
+            &ready.reason,
+            ready.message.clone(),
+        ));
+    }
+    all.push(ready);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_coarse() {
+        let counts: Vec<i32> = [0, 1, 2, 3, 6, 11, 21, 51, 101].map(coarse_count).to_vec();
+        assert_eq!(counts, [0, 1, 2, 5, 10, 20, 50, 100, 200]);
+        let percents: Vec<i32> = [0, 2, 3, 7, 8, 100].map(coarse_percent).to_vec();
+        assert_eq!(percents, [0, 0, 5, 5, 10, 100]);
+    }
+
+    #[test]
+    fn a_worker_that_two_gateways_see_counts_once_and_its_runs_twice() {
+        let report: GatewayReport = serde_json::from_value(json!({
+            "replica": "g",
+            "workers": {
+                "w": {"pool": "p", "digests": ["sha256:a"], "connected": true, "draining": false, "inFlight": 3,
+                      "kvTotal": 100, "kvHeld": 40, "promptTokens": [10, 5], "outputTokens": 1},
+                "x": {"pool": "q", "digests": [], "connected": true, "draining": false, "inFlight": 3,
+                      "kvTotal": 100, "kvHeld": 40, "promptTokens": [10, 5], "outputTokens": 1},
+            },
+            "pools": {"p": {"queueDepth": 2, "queueMs": 70}},
+        }))
+        .unwrap();
+        let both = [report.clone(), report];
+        let measured = measure(both.iter(), "p", &[]);
+        assert_eq!(
+            (measured.kv, measured.queue, measured.running),
+            ([40, 100], 4, 6)
+        );
+        assert_eq!(measured.occupancy(), Some(40));
+        assert_eq!(measure(both.iter(), "p", &["sha256:b"]).kv, [0, 0]);
+        assert!(!measure([].iter(), "p", &[]).is_known);
+    }
+
+    #[test]
+    fn what_is_seen_again_does_not_change_a_status() {
+        let object = |status: Option<GpuPoolStatus>| -> GpuPool {
+            let mut object: GpuPool = serde_json::from_value(json!({
+                "apiVersion": "weir.dev/v1alpha1", "kind": "GpuPool", "metadata": {"name": "p", "generation": 3},
+                "spec": {"accelerator": {"type": "cpu"}, "replicas": {"min": 1, "max": 1}},
+            }))
+            .unwrap();
+            object.status = status;
+            object
+        };
+        let tell = |object: &GpuPool, held: u64, second: i64| {
+            let facts = Facts {
+                object,
+                valid: Err(&[]),
+                refused: None,
+                pods: Pods {
+                    existing: 2,
+                    ready: 1,
+                    unschedulable: 0,
+                },
+                measured: Measured {
+                    kv: [held, 1000],
+                    is_known: true,
+                    ..Measured::default()
+                },
+                models: Vec::new(),
+                orphans: Vec::new(),
+            };
+            status(&facts, Timestamp::from_second(second).unwrap())
+        };
+        let first = tell(&object(None), 401, 10);
+        assert_eq!(first.kv_occupancy.as_ref().unwrap().tokens_held, Some(450));
+        assert_eq!(tell(&object(Some(first.clone())), 420, 20), first);
+        assert_ne!(tell(&object(Some(first.clone())), 520, 20), first);
+    }
+}
