@@ -64,6 +64,34 @@ impl Site {
         Ok(site)
     }
 
+    /// A site that serves a model directory where it is (its signature is written into it), in one pool with this `spec.engine`.
+    ///
+    /// # Errors
+    /// Files cannot be written, or `weir` does not sign.
+    pub fn serving(model: &str, dir: &Path, engine: &Value, tenants: &[Tenant]) -> Result<Self> {
+        let site = Self {
+            dir: tempfile::tempdir()?,
+        };
+        fs::create_dir_all(site.manifests())?;
+        site.keygen()?;
+        site.write("pool.yaml", &json!({
+            "apiVersion": "weir.dev/v1alpha1", "kind": "GpuPool", "metadata": {"name": "small"},
+            "spec": {
+                "accelerator": {"type": "cpu"}, "replicas": {"min": 1, "max": 1}, "sharing": "Dedicated", "engine": engine,
+                "queue": {"maxDepth": 256, "maxWait": "10m"},
+            },
+        }))?;
+        for tenant in tenants {
+            let mut tenant = tenant.clone();
+            tenant.spec["models"] = json!([{"name": model}]);
+            site.write_tenant(&tenant)?;
+        }
+        let dir = dir.canonicalize()?;
+        let manifest = site.sign(model, 1, &dir)?;
+        site.declare((model, 1), &manifest, &json!({}))?;
+        Ok(site)
+    }
+
     /// Where the YAML files are.
     pub fn manifests(&self) -> PathBuf {
         self.dir.path().join("manifests")

@@ -6,6 +6,7 @@ pub mod dump;
 pub mod get;
 pub mod key;
 pub mod keygen;
+pub mod quantize;
 pub mod rollout;
 pub mod sign;
 pub mod tenant;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir::cmd::{
-    audit, chat, dump, get, key, keygen, rollout, sign, tenant, top, up, usage, verify,
+    audit, chat, dump, get, key, keygen, quantize, rollout, sign, tenant, top, up, usage, verify,
 };
 
 /// Serve signed language models to tenants with budgets, on one machine or on a cluster.
@@ -31,6 +31,7 @@ enum Command {
     Rollout(rollout::Args),
     Top(top::Args),
     Keygen(keygen::Args),
+    Quantize(quantize::Args),
     Sign(sign::Args),
     Verify(verify::Args),
     Key(key::Args),
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Rollout(args) => rollout::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Keygen(args) => keygen::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Quantize(args) => quantize::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => sign::run(args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => verify::run(args).map(|()| ExitCode::SUCCESS),
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),

@@ -9,7 +9,7 @@ use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 
 use crate::announce::Announcer;
-use crate::config::{Config, EngineSettings, KvDtype};
+use crate::config::{Config, EngineSettings, KvDtype, WeightFormat};
 use crate::error::{WorkerError, chain};
 use crate::listen::Listen;
 use crate::server::Ended;
@@ -50,6 +50,9 @@ pub struct WorkerArgs {
     /// Number format of keys and values.
     #[arg(long, value_enum, default_value_t = EngineSettings::default().kv_dtype)]
     pub kv_dtype: KvDtype,
+    /// What becomes of the weights when they are loaded.
+    #[arg(long, value_enum, default_value_t = EngineSettings::default().weights)]
+    pub weights: WeightFormat,
     /// Sequences that may wait; one more is refused.
     #[arg(long, value_name = "COUNT", default_value_t = EngineSettings::default().max_waiting)]
     pub max_waiting: u32,
@@ -77,6 +80,7 @@ impl From<WorkerArgs> for Config {
                 kv_bytes: args.kv_bytes,
                 block_tokens: args.block_tokens,
                 kv_dtype: args.kv_dtype,
+                weights: args.weights,
                 max_waiting: args.max_waiting,
                 threads: args.threads,
             },

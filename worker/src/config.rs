@@ -38,6 +38,8 @@ pub struct EngineSettings {
     pub block_tokens: u32,
     /// Number format of keys and values.
     pub kv_dtype: KvDtype,
+    /// What becomes of the weights.
+    pub weights: WeightFormat,
     /// Sequences that may wait; one more is refused.
     pub max_waiting: u32,
     /// Threads for the forward pass; `None`: as many as the machine has.
@@ -51,6 +53,21 @@ pub enum KvDtype {
     F32,
     /// 16 bits, 8 of them exponent.
     Bf16,
+    /// 16 bits, 5 of them exponent.
+    F16,
+    /// Integers of 8 bits, with a scale for each position and head.
+    Int8,
+}
+
+/// What becomes of the weights when they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum WeightFormat {
+    /// They stay as the artifact has them.
+    Stored,
+    /// 8 bits, with a scale for each group of 64.
+    Int8,
+    /// 4 bits, with a scale and a minimum for each group of 64.
+    Int4,
 }
 
 impl Default for EngineSettings {
@@ -62,6 +79,7 @@ impl Default for EngineSettings {
             kv_bytes: 1 << 30,
             block_tokens: 16,
             kv_dtype: KvDtype::Bf16,
+            weights: WeightFormat::Stored,
             max_waiting: 256,
             threads: None,
         }

@@ -1,9 +1,10 @@
 //! Opens the device a model runs on. CUDA joins the CPU here.
 
 use weir_model::backend::Backend;
+use weir_model::quant::QuantKind;
 use weir_model::{CpuOptions, KvType, LoadError, OpenFiles, load_cpu};
 
-use crate::config::{EngineSettings, KvDtype};
+use crate::config::{EngineSettings, KvDtype, WeightFormat};
 
 /// The CPU, with the weights mapped from verified files. `context_tokens` is what the signed manifest allows.
 ///
@@ -20,6 +21,7 @@ pub(crate) fn open_cpu(
         kv_bytes,
         block_tokens,
         kv_dtype,
+        weights,
         max_waiting: _,
         threads,
     } = *settings;
@@ -29,6 +31,13 @@ pub(crate) fn open_cpu(
         kv_type: match kv_dtype {
             KvDtype::F32 => KvType::F32,
             KvDtype::Bf16 => KvType::Bf16,
+            KvDtype::F16 => KvType::F16,
+            KvDtype::Int8 => KvType::Int8,
+        },
+        weights: match weights {
+            WeightFormat::Stored => weir_model::WeightFormat::Stored,
+            WeightFormat::Int8 => weir_model::WeightFormat::Quantized(QuantKind::Int8),
+            WeightFormat::Int4 => weir_model::WeightFormat::Quantized(QuantKind::Int4),
         },
         block_tokens,
         max_running,

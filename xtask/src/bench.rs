@@ -3,6 +3,7 @@
 //! Every figure is a list of measured values with the machine, its load and the date beside it; nothing here is computed from an assumption.
 //! Loops are bounded in count and time. Nothing is compared with a target: a slow machine is no failure.
 
+mod engine;
 mod gateway;
 mod http;
 mod machine;
@@ -20,12 +21,15 @@ use crate::repo;
 use report::Report;
 
 const HELP: &str = "\
-cargo xtask bench quickstart|gateway|store|all [OPTION VALUE]...
+cargo xtask bench quickstart|gateway|store|engine|all [OPTION VALUE]...
 
   --dir DIR        manifests to serve (examples/quickstart)
   --rounds N       starts, and rounds of every rate (5)
   --seconds N      length of a round of a rate (5)
   --engines A,B    stores to measure (those that `weir up --store` takes)
+  --models DIR     engine: model directories, and beside each its weights as NAME-Q8_0.gguf and NAME-Q4_0.gguf for the peers
+  --python FILE    engine: a Python with the peers' packages, xllamacpp and openvino-genai
+  --rows A,B       engine: prefill-512, decode-1, decode-1500, decode-16, mixed (all)
 
 Prints one line for every figure and appends it as JSON to target/bench/WHAT.jsonl. `WEIR_BIN` names another `weir` than the one built here.";
 
@@ -36,6 +40,9 @@ pub(crate) struct Options {
     rounds: usize,
     seconds: u64,
     engines: Vec<String>,
+    models: Option<PathBuf>,
+    python: Option<PathBuf>,
+    rows: Vec<String>,
 }
 
 impl Options {
@@ -44,7 +51,7 @@ impl Options {
             bail!("{HELP}");
         };
         ensure!(
-            ["quickstart", "gateway", "store", "all"].contains(what),
+            ["quickstart", "gateway", "store", "engine", "all"].contains(what),
             "{HELP}"
         );
         let mut options = Self {
@@ -56,6 +63,9 @@ impl Options {
                 .iter()
                 .map(|name| (*name).to_owned())
                 .collect(),
+            models: None,
+            python: None,
+            rows: Vec::new(),
         };
         while let [name, more @ ..] = rest {
             let [value, more @ ..] = more else {
@@ -70,6 +80,9 @@ impl Options {
                 "--dir" => options.dir = PathBuf::from(value),
                 "--rounds" => options.rounds = number()?.into(),
                 "--seconds" => options.seconds = number()?.into(),
+                "--models" => options.models = Some(PathBuf::from(value)),
+                "--python" => options.python = Some(PathBuf::from(value)),
+                "--rows" => options.rows = value.split(',').map(str::to_owned).collect(),
                 "--engines" => options.engines = value.split(',').map(str::to_owned).collect(),
                 _ => bail!("unknown option {name:?}\n\n{HELP}"),
             }
@@ -102,6 +115,11 @@ pub(crate) fn run(words: &[&str]) -> Result<String> {
     if options.wants("store") {
         report.file("store")?;
         store::measure(&options, &mut report)?;
+    }
+    // Not part of `all`: it needs models from outside.
+    if options.what == "engine" {
+        report.file("engine")?;
+        engine::measure(&options, &mut report)?;
     }
     Ok(format!("bench: {} figures", report.count()))
 }

@@ -12,7 +12,7 @@ const LONGEST_FILE: usize = 400;
 const LONGEST_TEST: usize = 600;
 
 /// Files that may be longer, with the length they may have: a ratchet, numbers only go down.
-const LONGER: &[(&str, usize)] = &[("crates/model/src/cpu/kernels.rs", 510)];
+const LONGER: &[(&str, usize)] = &[];
 
 /// Checks the repository.
 pub(crate) fn check() -> Result<String> {

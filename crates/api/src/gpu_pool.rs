@@ -224,9 +224,13 @@ pub struct Engine {
     #[schemars(range(min = 8, max = 128))]
     #[x_kube(validation = Rule::new("self in [8, 16, 32, 64, 128]").message("blockTokens must be 8, 16, 32, 64 or 128"))]
     pub block_tokens: Option<i32>,
-    /// Number format of the KV cache: bf16 (where absent), f16 or f32.
+    /// Number format of the KV cache: bf16 (where absent), f16, f32 or int8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_dtype: Option<KvDtype>,
+    /// What becomes of the weights when a worker loads them: stored (where absent) leaves them as the artifact has them, int8 and int4
+    /// quantize them in groups of 64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightFormat>,
 }
 
 /// Number format of the KV cache.
@@ -239,6 +243,8 @@ pub enum KvDtype {
     F16,
     /// IEEE single, 32 bits.
     F32,
+    /// Integers of 8 bits, with a scale for each position and head.
+    Int8,
 }
 
 impl KvDtype {
@@ -248,6 +254,30 @@ impl KvDtype {
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
             Self::F32 => "f32",
+            Self::Int8 => "int8",
+        }
+    }
+}
+
+/// What becomes of the weights when a worker loads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
+    /// They stay as the artifact has them.
+    Stored,
+    /// 8 bits, with a scale for each group of 64.
+    Int8,
+    /// 4 bits, with a scale and a minimum for each group of 64.
+    Int4,
+}
+
+impl WeightFormat {
+    /// The word used in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stored => "stored",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
         }
     }
 }

@@ -144,7 +144,7 @@ fn precision(files: &Files, config: &Value) -> Result<String, SignError> {
         .iter()
         .filter(|(path, _)| path.as_str().ends_with(".safetensors"))
     {
-        for tensor in weights_header(path, content)?.values() {
+        for (name, tensor) in &weights_header(path, content)? {
             let (Some(dtype), Some(begin), Some(end)) = (
                 tensor.get("dtype").and_then(Value::as_str),
                 tensor.pointer("/data_offsets/0").and_then(Value::as_u64),
@@ -152,7 +152,12 @@ fn precision(files: &Files, config: &Value) -> Result<String, SignError> {
             ) else {
                 continue;
             };
-            *bytes_by_type.entry(dtype.to_lowercase()).or_default() += end.saturating_sub(begin);
+            // Quantized matrices are integers to the file's format; what they are is in their names.
+            let kind = match name.rsplit_once('.') {
+                Some((_, kind @ ("int8" | "int4"))) => kind.to_owned(),
+                _ => dtype.to_lowercase(),
+            };
+            *bytes_by_type.entry(kind).or_default() += end.saturating_sub(begin);
         }
     }
     if let Some((dtype, _)) = bytes_by_type.into_iter().max_by_key(|(_, bytes)| *bytes) {

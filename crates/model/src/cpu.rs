@@ -5,8 +5,10 @@
 //! logits, bit for bit, alone or among others, in one prefill or in chunks, from a cold or a warm prefix, at any number of
 //! threads and on any level of instructions.
 
+mod buffers;
 mod forward;
 pub(crate) mod kernels;
+mod logits;
 mod network;
 mod options;
 mod pool;
@@ -14,7 +16,7 @@ mod pool;
 mod tests;
 
 pub use kernels::Level;
-pub use options::{CpuOptions, KvType};
+pub use options::{CpuOptions, KvType, WeightFormat};
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -24,8 +26,10 @@ use crate::backend::{Backend, BackendError, BackendLimits, Masks, Sampled, Sampl
 use crate::config::ModelConfig;
 use crate::sampler::{self, NotANumber, RowPosition, Scratch, TokenCounts};
 use crate::weights::{TensorFiles, WeightsError};
-use forward::{Buffers, Forward, LOGIT_ROWS_MAX};
+use buffers::{Buffers, LOGIT_ROWS_MAX};
+use forward::Forward;
 use kernels::{HEAD_DIM_MAX, Kernels, KvCache, for_rows};
+pub(crate) use kernels::{Packer, with_packer};
 use network::Network;
 use options::{kv_shape, limits};
 use pool::Pool;
@@ -54,6 +58,9 @@ pub enum CpuError {
         /// Width of a head.
         head_dim: usize,
     },
+    /// There is no memory for quantized weights.
+    #[error("cannot get memory for quantized weights")]
+    Memory(#[source] std::io::Error),
     /// A thread cannot be started.
     #[error("cannot start a thread of the CPU backend")]
     Thread(#[source] std::io::Error),
@@ -101,20 +108,22 @@ impl CpuBackend {
             });
         }
         let limits = limits(config, options)?;
-        let network = Network::load(files, config).map_err(CpuError::Weights)?;
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             threads => threads,
         };
-        let pool = Pool::new(threads).map_err(CpuError::Thread)?;
-        let (tokens, running) = (
-            limits.max_batch_tokens as usize,
-            limits.max_running as usize,
-        );
+        let mut pool = Pool::new(threads).map_err(CpuError::Thread)?;
+        let kernels = Kernels::at_most(options.level);
+        let mut packer = Packer {
+            kernels: &kernels,
+            pool: &mut pool,
+        };
+        let network = Network::load(files, config, options.weights, &mut packer)?;
+        let running = limits.max_running as usize;
         Ok(Self {
-            kernels: Kernels::at_most(options.level),
+            kernels,
             cache: KvCache::new(kv_shape(config, options, limits.blocks as usize)),
-            buffers: Buffers::new(config, tokens, running),
+            buffers: Buffers::new(config, &limits),
             slots: (0..running).map(|_| Slot::default()).collect(),
             scratch: (0..pool.thread_count())
                 .map(|_| Mutex::new(Scratch::new(config.vocab_size)))
@@ -133,28 +142,6 @@ impl CpuBackend {
     /// Instructions in use.
     pub fn level(&self) -> Level {
         self.kernels.level()
-    }
-
-    /// The raw logits (vocabulary) after the last token of each sampling row, for tests and tools: runs the batch as `step` does
-    /// but chooses nothing.
-    ///
-    /// # Errors
-    /// As [`Backend::step`].
-    pub fn step_logits(&mut self, batch: &Batch) -> Result<Vec<Vec<f32>>, BackendError> {
-        self.check(batch)?;
-        self.forward().run(batch);
-        let mut rows = Vec::new();
-        for group in 0..self.sampling.len().div_ceil(LOGIT_ROWS_MAX) {
-            let (last, count) = self.logit_group(group);
-            let vocab = self.config.vocab_size;
-            rows.extend(
-                self.forward()
-                    .logits(&last[..count])
-                    .chunks_exact(vocab)
-                    .map(<[f32]>::to_vec),
-            );
-        }
-        Ok(rows)
     }
 
     fn forward(&mut self) -> Forward<'_> {

@@ -8,6 +8,7 @@ pub mod config;
 pub mod cpu;
 pub mod files;
 pub mod load;
+pub mod quant;
 mod sampler;
 pub mod template;
 pub mod text;
@@ -17,7 +18,7 @@ pub mod weights;
 #[cfg(test)]
 mod testing;
 
-pub use cpu::{CpuBackend, CpuOptions, KvType};
+pub use cpu::{CpuBackend, CpuOptions, KvType, WeightFormat};
 pub use files::{FileBytes, FileSource, OpenFiles};
 pub use load::{LoadError, load_cpu};
 pub use text::{ModelText, TextError};

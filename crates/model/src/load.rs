@@ -31,6 +31,7 @@ impl LoadError {
             Self::Weights(_) | Self::Cpu(CpuError::Weights(_)) => "WeightsInvalid",
             Self::Cpu(CpuError::Option { .. }) => "EngineOptionInvalid",
             Self::Cpu(CpuError::Thread(_)) => "ThreadsUnavailable",
+            Self::Cpu(CpuError::Memory(_)) => "MemoryUnavailable",
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn sample(
     counts: &TokenCounts,
     scratch: &mut Scratch,
 ) -> Result<Sampled, NotANumber> {
-    let raw_best = best(logits)?;
+    let raw_best = kernels.best(logits).ok_or(NotANumber)?;
     let mut sampled = Sampled {
         token: 0,
         logprob: 0.0,
@@ -64,7 +64,7 @@ pub(crate) fn sample(
     if let Some(mask) = row.mask {
         apply_mask(logits, mask);
     }
-    let best = best(logits)?;
+    let best = kernels.best(logits).ok_or(NotANumber)?;
     sampled.token = if params.temperature <= 0.0 || logits[best] == f32::NEG_INFINITY {
         u32::try_from(best).expect("vocabularies are below 2^32")
     } else {
@@ -81,18 +81,6 @@ pub(crate) fn sample(
         sampled.logprob = draw::log_probability(scratch.raw(sampled.token), log_sum);
     }
     Ok(sampled)
-}
-
-/// The first of the largest.
-fn best(logits: &[f32]) -> Result<usize, NotANumber> {
-    let (mut at, mut max, mut nan) = (0, f32::NEG_INFINITY, false);
-    for (index, &logit) in logits.iter().enumerate() {
-        nan |= logit.is_nan();
-        if logit > max {
-            (at, max) = (index, logit);
-        }
-    }
-    if nan { Err(NotANumber) } else { Ok(at) }
 }
 
 /// Takes every token away whose bit is not set.

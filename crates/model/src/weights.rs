@@ -4,6 +4,7 @@
 //! believed. The mapping is shared with the file: whoever can write to the artifact can change what serves, so the artifact must
 //! lie where only the verifier's side can write.
 
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -98,6 +99,16 @@ pub enum WeightsError {
         file: String,
         /// Its type.
         dtype: String,
+    },
+    /// The parts of a quantized matrix do not lie as they must.
+    #[error(
+        "tensor \"{name}\" must be in \"{file}\", where its integers are, and at an even place"
+    )]
+    Split {
+        /// The tensor.
+        name: String,
+        /// The file.
+        file: String,
     },
     /// Files hold tensors the network has no place for.
     #[error(
@@ -197,6 +208,7 @@ struct Place {
     dtype: Dtype,
     shape: Vec<usize>,
     start: usize,
+    end: usize,
 }
 
 /// Every tensor of a model's files. The network takes what it needs; what is left over is an error.
@@ -330,6 +342,7 @@ impl TensorFiles {
                 dtype: info.dtype,
                 shape: info.shape.clone(),
                 start,
+                end: data + info.data_offsets.1,
             };
             assert!(
                 data + info.data_offsets.1 <= map.len(),

@@ -310,10 +310,8 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
         ("max-batch-tokens", engine.max_batch_tokens.to_string()),
         ("kv-bytes", engine.kv_bytes.to_string()),
         ("block-tokens", engine.block_tokens.to_string()),
-        (
-            "kv-dtype",
-            kv_dtype(engine.kv_dtype.as_str(), &pool.accelerator).to_owned(),
-        ),
+        ("kv-dtype", engine.kv_dtype.as_str().to_owned()),
+        ("weights", engine.weights.as_str().to_owned()),
         ("drain-s", meta.shape.drain_s.to_string()),
         ("log-format", "json".to_owned()),
     ];
@@ -321,14 +319,6 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
         .into_iter()
         .map(|(name, value)| format!("--{name}={value}"))
         .collect()
-}
-
-/// The CPU holds keys and values in bf16 or wider.
-fn kv_dtype<'a>(asked: &'a str, accelerator: &Accelerator) -> &'a str {
-    match (accelerator, asked) {
-        (Accelerator::Cpu, "f16") => "bf16",
-        (_, asked) => asked,
-    }
 }
 
 fn resources(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {

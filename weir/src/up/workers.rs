@@ -11,7 +11,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use weir_api::ValidGpuPool;
-use weir_api::gpu_pool::KvDtype;
 use weir_gateway::{WorkerAddress, WorkerEndpoint};
 use weir_manifest::Digest;
 
@@ -166,7 +165,8 @@ impl Workers {
         option("max-batch-tokens", engine.max_batch_tokens.to_string());
         option("kv-bytes", engine.kv_bytes.to_string());
         option("block-tokens", engine.block_tokens.to_string());
-        option("kv-dtype", kv_dtype(engine.kv_dtype).to_owned());
+        option("kv-dtype", engine.kv_dtype.as_str().to_owned());
+        option("weights", engine.weights.as_str().to_owned());
         option("orphan-grace-s", ORPHAN_GRACE_S.to_string());
         option("drain-s", self.drain.as_secs().to_string());
         // Trust is not part of what a running worker is: an edited policy must not restart what serves.
@@ -232,14 +232,6 @@ impl Workers {
             task,
         };
         self.by_name.insert(name, worker);
-    }
-}
-
-/// The worker's word for a number format. The CPU holds keys and values in bf16 or wider.
-fn kv_dtype(dtype: KvDtype) -> &'static str {
-    match dtype {
-        KvDtype::F32 => "f32",
-        _ => "bf16",
     }
 }
 

@@ -13,6 +13,7 @@ use super::held::HeldRuns;
 use super::masks::{Advanced, Places};
 use super::observe::Observer;
 use super::output::logprob;
+use super::pace::Pace;
 use super::request::Served;
 use super::run::RunNumber;
 use super::sessions::{Flow, Sessions};
@@ -55,6 +56,7 @@ pub(crate) struct Engine {
     over_memory: bool,
     swept: Instant,
     snapshot: Snapshot,
+    pace: Pace,
     step_ns: u64,
     host_ns: u64,
     publish: watch::Sender<Snapshot>,
@@ -83,6 +85,7 @@ impl Engine {
             over_memory: false,
             swept: Instant::now(),
             snapshot: Snapshot::default(),
+            pace: Pace::default(),
             step_ns: 0,
             host_ns: 0,
             publish,
@@ -101,6 +104,10 @@ impl Engine {
     pub(crate) fn step(&mut self) -> Result<Stepped, BackendError> {
         let begin = Instant::now();
         self.sweep(begin);
+        let budget = self
+            .pace
+            .next(&self.parts.scheduler.stats(), self.sampled.len());
+        self.parts.scheduler.set_step_budget(budget);
         self.parts.scheduler.plan();
         self.apply_events(begin);
         let planned = Instant::now();
@@ -114,6 +121,8 @@ impl Engine {
             &mut self.sampled,
         )?;
         let computed = Instant::now();
+        self.pace
+            .learn(self.parts.scheduler.batch(), computed - planned);
         self.complete(computed);
         self.flush();
         let end = Instant::now();

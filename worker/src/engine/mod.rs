@@ -8,6 +8,7 @@ mod masks;
 pub(crate) mod observe;
 pub(crate) mod outbox;
 mod output;
+mod pace;
 pub(crate) mod request;
 mod run;
 mod sessions;

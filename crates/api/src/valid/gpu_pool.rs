@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Problems, Validate, identity, unsigned};
 use crate::gpu_pool::{
     self as raw, AcceleratorType, Engine, GpuPool, KvDtype, Priority, Queue, Scaling, Sharing,
+    WeightFormat,
 };
 
 /// A proven `GpuPool`.
@@ -86,6 +87,8 @@ pub struct EngineLimits {
     pub block_tokens: u32,
     /// Number format of the KV cache.
     pub kv_dtype: KvDtype,
+    /// What becomes of the weights when they are loaded.
+    pub weights: WeightFormat,
 }
 
 /// How many runs may wait, and for how long, by priority.
@@ -198,6 +201,7 @@ fn engine(given: &Engine, problems: &mut Problems) -> EngineLimits {
         kv_bytes,
         block_tokens: unsigned(given.block_tokens.unwrap_or(16)),
         kv_dtype: given.kv_dtype.unwrap_or(KvDtype::Bf16),
+        weights: given.weights.unwrap_or(WeightFormat::Stored),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Accelerator, Validate};
-use crate::gpu_pool::{KvDtype, Priority, Sharing};
+use crate::gpu_pool::{KvDtype, Priority, Sharing, WeightFormat};
 use crate::model_version::{OnBreach, Permission, Policy, Promote, RollbackReserve, ShadowMode};
 use crate::samples::{Change, changed, pool, quota, version};
 use crate::{FieldProblem, GpuPool, Kind, ModelVersion, TenantQuota, parse};
@@ -241,6 +241,7 @@ fn a_silent_pool_gets_the_contracts_values() {
         (2048, 64, 16)
     );
     assert_eq!((engine.kv_bytes, engine.kv_dtype), (1 << 30, KvDtype::Bf16));
+    assert_eq!(engine.weights, WeightFormat::Stored);
     assert_eq!(
         valid.scaling.scale_down_stabilization,
         Duration::from_mins(5)

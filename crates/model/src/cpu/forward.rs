@@ -2,62 +2,13 @@
 
 use weir_scheduler::Batch;
 
+use super::buffers::Buffers;
 use super::kernels::{
-    Activations, Columns, Kernels, KvCache, KvPlace, LayerView, Product, QUERIES_MAX, Tile,
-    for_rows,
+    Activations, Attention, Columns, Kernels, KvCache, KvPlace, LayerView, Product, for_rows,
 };
 use super::network::{Layer, Linear, Network};
 use super::pool::Pool;
 use crate::config::ModelConfig;
-
-/// Rows whose logits are computed together: bounds the memory of logits, and is a multiple of the rows a weight is read for.
-pub(super) const LOGIT_ROWS_MAX: usize = 32;
-
-/// Everything a pass writes, allocated once for the largest batch.
-pub(super) struct Buffers {
-    /// (tokens, hidden) the residual stream
-    x: Vec<f32>,
-    /// (tokens, hidden) normalised
-    normed: Vec<f32>,
-    /// (tokens, queries | keys | values)
-    qkv: Vec<f32>,
-    /// (tokens, heads, `head_dim`)
-    attended: Vec<f32>,
-    /// (tokens, gate | up)
-    gate_up: Vec<f32>,
-    /// (tokens, cosines | sines) of `head_dim` / 2 angles
-    rotations: Vec<f32>,
-    places: Vec<KvPlace>,
-    tiles: Vec<Tile>,
-    /// (logit rows, hidden)
-    last: Vec<f32>,
-    /// (logit rows, vocabulary)
-    pub(super) logits: Vec<f32>,
-    /// (`head_dim` / 2)
-    frequencies: Vec<f32>,
-}
-
-impl Buffers {
-    pub(super) fn new(config: &ModelConfig, max_tokens: usize, max_rows: usize) -> Self {
-        let rows = max_rows.min(LOGIT_ROWS_MAX);
-        let heads = config.head_count * config.head_dim;
-        Self {
-            x: vec![0.0; max_tokens * config.hidden_size],
-            normed: vec![0.0; max_tokens * config.hidden_size],
-            qkv: vec![0.0; max_tokens * (heads + 2 * config.kv_width())],
-            attended: vec![0.0; max_tokens * heads],
-            gate_up: vec![0.0; max_tokens * 2 * config.intermediate_size],
-            rotations: vec![0.0; max_tokens * config.head_dim],
-            places: Vec::with_capacity(max_tokens),
-            tiles: Vec::with_capacity(
-                max_tokens * config.kv_head_count * config.group_size().div_ceil(QUERIES_MAX),
-            ),
-            last: vec![0.0; rows * config.hidden_size],
-            logits: vec![0.0; rows * config.vocab_size],
-            frequencies: config.rope.inverse_frequencies(config.head_dim),
-        }
-    }
-}
 
 /// The parts a pass works with.
 pub(super) struct Forward<'a> {
@@ -88,11 +39,15 @@ impl Forward<'_> {
         }
     }
 
-    /// Logits of some tokens of the batch (indices into its tokens), at most [`LOGIT_ROWS_MAX`]: (rows, vocabulary).
+    /// Logits of some tokens of the batch (indices into its tokens), at most [`LOGIT_ROWS_MAX`](super::buffers::LOGIT_ROWS_MAX): (rows, vocabulary).
     pub(super) fn logits(&mut self, tokens: &[u32]) -> &mut [f32] {
         let (hidden, vocab) = (self.config.hidden_size, self.config.vocab_size);
         let Buffers {
-            x, last, logits, ..
+            x,
+            last,
+            logits,
+            rounded,
+            ..
         } = &mut *self.buffers;
         for (&token, row) in tokens.iter().zip(last.chunks_exact_mut(hidden)) {
             row.copy_from_slice(&x[token as usize * hidden..][..hidden]);
@@ -108,6 +63,7 @@ impl Forward<'_> {
         let act = Activations {
             x: last,
             x_width: hidden,
+            rounded,
             out: logits,
             out_width: vocab,
             tokens,
@@ -127,14 +83,11 @@ impl Forward<'_> {
         let Buffers {
             rotations,
             places,
-            tiles,
             frequencies,
             ..
         } = &mut *self.buffers;
         places.clear();
-        tiles.clear();
         let block_tokens = self.cache.shape().block_tokens as u32;
-        let group = config.group_size() as u32;
         let half = config.head_dim / 2;
         for row in &batch.rows {
             let table = batch.row_blocks(row);
@@ -153,23 +106,11 @@ impl Forward<'_> {
                     (*cos, *sin) = (angle.cos() as f32, angle.sin() as f32);
                 }
             }
-            let heads = group.min(QUERIES_MAX as u32);
-            let tokens = (QUERIES_MAX as u32 / heads).max(1);
-            for at in (0..row.token_count).step_by(tokens as usize) {
-                for kv_head in 0..config.kv_head_count as u32 {
-                    for first_head in (0..group).step_by(heads as usize) {
-                        tiles.push(Tile {
-                            first_token: row.token_offset + at,
-                            position: row.start + at,
-                            token_count: tokens.min(row.token_count - at),
-                            kv_head,
-                            first_head,
-                            head_count: heads.min(group - first_head),
-                            table: row.block_offset,
-                        });
-                    }
-                }
-            }
+        }
+        self.buffers.tiles.clear();
+        self.buffers.merges.clear();
+        for row in &batch.rows {
+            self.buffers.add_tiles(row, config, batch.rows.len());
         }
     }
 
@@ -192,13 +133,23 @@ impl Forward<'_> {
             qkv,
             attended,
             tiles,
+            merges,
+            parts,
+            rounded,
             ..
         } = &mut *self.buffers;
-        let out = &mut attended[..tokens * heads];
-        self.kernels.attend_all(self.pool, &view, tiles, qkv, out);
+        let attention = Attention {
+            tiles,
+            merges,
+            q: qkv,
+            parts,
+            out: &mut attended[..tokens * heads],
+        };
+        self.kernels.attend_all(self.pool, &view, attention);
         let act = Activations {
             x: attended,
             x_width: heads,
+            rounded,
             out: x,
             out_width: hidden,
             tokens,
@@ -219,6 +170,7 @@ impl Forward<'_> {
             qkv,
             rotations,
             places,
+            rounded,
             ..
         } = &mut *self.buffers;
         let products = [
@@ -229,6 +181,7 @@ impl Forward<'_> {
         let act = Activations {
             x: normed,
             x_width: config.hidden_size,
+            rounded,
             out: qkv,
             out_width: width,
             tokens,
@@ -265,12 +218,17 @@ impl Forward<'_> {
         let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
         self.normalise(&layer.mlp_norm, tokens);
         let Buffers {
-            x, normed, gate_up, ..
+            x,
+            normed,
+            gate_up,
+            rounded,
+            ..
         } = &mut *self.buffers;
         let products = [product(&layer.gate, 0), product(&layer.up, inner)];
         let act = Activations {
             x: normed,
             x_width: hidden,
+            rounded,
             out: gate_up,
             out_width: 2 * inner,
             tokens,
@@ -290,6 +248,7 @@ impl Forward<'_> {
         let act = Activations {
             x: gate_up,
             x_width: 2 * inner,
+            rounded,
             out: x,
             out_width: hidden,
             tokens,

@@ -1,23 +1,26 @@
 //! The weights of a network by their place in it.
 
+use super::kernels::Packer;
+use super::{CpuError, WeightFormat};
 use crate::config::ModelConfig;
-use crate::weights::{Matrix, TensorFiles, WeightsError};
+use crate::quant::{QuantMatrix, Weights};
+use crate::weights::TensorFiles;
 
 /// A network's weights. Matrices stay where they are mapped; vectors are small and become f32.
 pub(super) struct Network {
     /// (vocabulary, hidden)
-    pub embedding: Matrix,
+    pub embedding: Weights,
     pub layers: Vec<Layer>,
     /// (hidden)
     pub final_norm: Vec<f32>,
     /// (vocabulary, hidden)
-    pub head: Matrix,
+    pub head: Weights,
 }
 
 /// A product and its bias.
 pub(super) struct Linear {
     /// (out, in)
-    pub weight: Matrix,
+    pub weight: Weights,
     /// (out)
     pub bias: Option<Vec<f32>>,
 }
@@ -45,26 +48,44 @@ pub(super) struct Layer {
     pub down: Linear,
 }
 
+/// Takes tensors out of the files and makes of them what the options want.
+struct Loader<'a, 'b> {
+    files: TensorFiles,
+    config: &'a ModelConfig,
+    format: WeightFormat,
+    packer: &'a mut Packer<'b>,
+}
+
 impl Network {
-    pub(super) fn load(mut files: TensorFiles, config: &ModelConfig) -> Result<Self, WeightsError> {
+    pub(super) fn load(
+        files: TensorFiles,
+        config: &ModelConfig,
+        format: WeightFormat,
+        packer: &mut Packer<'_>,
+    ) -> Result<Self, CpuError> {
+        let mut loader = Loader {
+            files,
+            config,
+            format,
+            packer,
+        };
         let table = [config.vocab_size, config.hidden_size];
-        let embedding = files.take("model.embed_tokens.weight", &table)?;
+        let embedding = loader.matrix("model.embed_tokens.weight", &table)?;
         let layers = (0..config.layer_count)
-            .map(|layer| Layer::load(&mut files, config, layer))
+            .map(|layer| loader.layer(layer))
             .collect::<Result<_, _>>()?;
-        let final_norm = files
-            .take("model.norm.weight", &[config.hidden_size])?
-            .to_vec();
+        let final_norm = loader.vector("model.norm.weight", config.hidden_size)?;
         let head = if config.tied_embeddings {
             embedding.clone()
         } else {
-            files.take("lm_head.weight", &table)?
+            loader.matrix("lm_head.weight", &table)?
         };
         // Old files carry the frequencies, which follow from the configuration; tied ones may carry the head a second time.
         let tied = config.tied_embeddings;
-        files.finish(|name| {
-            name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
-        })?;
+        let ignored = |name: &str| {
+            name.ends_with(".rotary_emb.inv_freq") || (tied && name.starts_with("lm_head.weight"))
+        };
+        loader.files.finish(ignored).map_err(CpuError::Weights)?;
         Ok(Self {
             embedding,
             layers,
@@ -74,50 +95,66 @@ impl Network {
     }
 }
 
-impl Layer {
-    fn load(
-        files: &mut TensorFiles,
-        config: &ModelConfig,
-        layer: usize,
-    ) -> Result<Self, WeightsError> {
-        let hidden = config.hidden_size;
-        let (heads, kv) = (config.head_count * config.head_dim, config.kv_width());
-        let mut vector = |name: &str, size: usize| -> Result<Vec<f32>, WeightsError> {
-            Ok(files
-                .take(&format!("model.layers.{layer}.{name}.weight"), &[size])?
-                .to_vec())
-        };
-        let attention_norm = vector("input_layernorm", hidden)?;
-        let mlp_norm = vector("post_attention_layernorm", hidden)?;
-        let mut qk_norm = None;
-        if config.qk_norm {
-            let queries = vector("self_attn.q_norm", config.head_dim)?;
-            qk_norm = Some((queries, vector("self_attn.k_norm", config.head_dim)?));
+impl Loader<'_, '_> {
+    fn matrix(&mut self, name: &str, shape: &[usize; 2]) -> Result<Weights, CpuError> {
+        let quantized = self.files.take_quantized(name, *shape);
+        if let Some(matrix) = quantized.map_err(CpuError::Weights)? {
+            return Ok(Weights::Quantized(matrix));
         }
-        let mut linear =
-            |name: &str, out: usize, input: usize, bias: bool| -> Result<Linear, WeightsError> {
-                let name = format!("model.layers.{layer}.{name}");
-                let weight = files.take(&format!("{name}.weight"), &[out, input])?;
-                let bias = bias
-                    .then(|| files.take(&format!("{name}.bias"), &[out]))
-                    .transpose()?;
-                Ok(Linear {
-                    weight,
-                    bias: bias.map(|bias| bias.to_vec()),
-                })
-            };
+        let matrix = self.files.take(name, shape).map_err(CpuError::Weights)?;
+        match self.format {
+            WeightFormat::Stored => Ok(Weights::Stored(matrix)),
+            WeightFormat::Quantized(kind) => QuantMatrix::pack(&matrix, kind, self.packer)
+                .map(Weights::Quantized)
+                .map_err(CpuError::Memory),
+        }
+    }
+
+    fn vector(&mut self, name: &str, size: usize) -> Result<Vec<f32>, CpuError> {
+        let vector = self.files.take(name, &[size]).map_err(CpuError::Weights)?;
+        Ok(vector.to_vec())
+    }
+
+    fn linear(
+        &mut self,
+        name: &str,
+        (out, input): (usize, usize),
+        bias: bool,
+    ) -> Result<Linear, CpuError> {
+        Ok(Linear {
+            weight: self.matrix(&format!("{name}.weight"), &[out, input])?,
+            bias: if bias {
+                Some(self.vector(&format!("{name}.bias"), out)?)
+            } else {
+                None
+            },
+        })
+    }
+
+    fn layer(&mut self, layer: usize) -> Result<Layer, CpuError> {
+        let config = self.config;
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let (heads, kv) = (config.head_count * config.head_dim, config.kv_width());
         let bias = config.bias;
-        Ok(Self {
-            attention_norm,
-            mlp_norm,
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let qk_norm = if config.qk_norm {
+            let queries = self.vector(&name("self_attn.q_norm.weight"), config.head_dim)?;
+            let keys = self.vector(&name("self_attn.k_norm.weight"), config.head_dim)?;
+            Some((queries, keys))
+        } else {
+            None
+        };
+        Ok(Layer {
+            attention_norm: self.vector(&name("input_layernorm.weight"), hidden)?,
+            mlp_norm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
             qk_norm,
-            q: linear("self_attn.q_proj", heads, hidden, bias.qkv)?,
-            k: linear("self_attn.k_proj", kv, hidden, bias.qkv)?,
-            v: linear("self_attn.v_proj", kv, hidden, bias.qkv)?,
-            o: linear("self_attn.o_proj", hidden, heads, bias.output)?,
-            gate: linear("mlp.gate_proj", config.intermediate_size, hidden, bias.mlp)?,
-            up: linear("mlp.up_proj", config.intermediate_size, hidden, bias.mlp)?,
-            down: linear("mlp.down_proj", hidden, config.intermediate_size, bias.mlp)?,
+            q: self.linear(&name("self_attn.q_proj"), (heads, hidden), bias.qkv)?,
+            k: self.linear(&name("self_attn.k_proj"), (kv, hidden), bias.qkv)?,
+            v: self.linear(&name("self_attn.v_proj"), (kv, hidden), bias.qkv)?,
+            o: self.linear(&name("self_attn.o_proj"), (hidden, heads), bias.output)?,
+            gate: self.linear(&name("mlp.gate_proj"), (inner, hidden), bias.mlp)?,
+            up: self.linear(&name("mlp.up_proj"), (inner, hidden), bias.mlp)?,
+            down: self.linear(&name("mlp.down_proj"), (hidden, inner), bias.mlp)?,
         })
     }
 }

@@ -4,6 +4,7 @@ use super::CpuError;
 use super::kernels::{KvShape, Level};
 use crate::backend::BackendLimits;
 use crate::config::ModelConfig;
+use crate::quant::QuantKind;
 
 /// Storage format of cached keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,10 @@ pub enum KvType {
     F32,
     /// Half the memory, rounded to 8 bits of mantissa.
     Bf16,
+    /// Half the memory, rounded to 11 bits of mantissa; beyond 65,504 infinite.
+    F16,
+    /// A quarter of the memory: integers with a scale for each position and head.
+    Int8,
 }
 
 impl KvType {
@@ -19,9 +24,20 @@ impl KvType {
     pub fn size(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::F16 => 2,
+            Self::Int8 => 1,
         }
     }
+}
+
+/// What becomes of the weights when they are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WeightFormat {
+    /// They stay mapped as they are.
+    #[default]
+    Stored,
+    /// Matrices are quantized, where the artifact has not done that.
+    Quantized(QuantKind),
 }
 
 /// What the backend may use.
@@ -41,6 +57,8 @@ pub struct CpuOptions {
     pub max_batch_tokens: u32,
     /// Positions per sequence; 0 is what the model was trained for, which is also the upper bound.
     pub context_tokens: u32,
+    /// What becomes of the weights.
+    pub weights: WeightFormat,
     /// Best instructions to use.
     pub level: Level,
 }
@@ -55,7 +73,8 @@ impl Default for CpuOptions {
             max_running: 32,
             max_batch_tokens: 512,
             context_tokens: 0,
-            level: Level::Avx512,
+            weights: WeightFormat::Stored,
+            level: Level::Amx,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use weir_model::backend::{Backend as _, NoMasks, Sampled, SamplingParams};
 use weir_model::cpu::Level;
-use weir_model::{CpuBackend, CpuOptions, KvType, OpenFiles, load_cpu};
+use weir_model::{CpuBackend, CpuOptions, KvType, OpenFiles, WeightFormat, load_cpu};
 use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
 
 pub(crate) fn golden(name: &str) -> PathBuf {
@@ -22,7 +22,8 @@ pub(crate) fn options() -> CpuOptions {
         max_running: 8,
         max_batch_tokens: 256,
         context_tokens: 0,
-        level: Level::Avx512,
+        weights: WeightFormat::Stored,
+        level: Level::Amx,
     }
 }
 

@@ -2,12 +2,23 @@
 
 use weir_model::backend::{Backend as _, NoMasks, Sampled, SamplingParams};
 use weir_model::cpu::Level;
-use weir_model::{CpuBackend, CpuOptions, KvType};
+use weir_model::quant::QuantKind;
+use weir_model::{CpuBackend, CpuOptions, KvType, WeightFormat};
 use weir_scheduler::Batch;
 
 use crate::harness::{Sequence, add_row, generate, greedy, load, options, tokens};
 
 const MODELS: [&str; 3] = ["llama3-rope", "mistral-window", "qwen3"];
+const INT8: WeightFormat = WeightFormat::Quantized(QuantKind::Int8);
+const INT4: WeightFormat = WeightFormat::Quantized(QuantKind::Int4);
+const FORMATS: [(KvType, WeightFormat); 6] = [
+    (KvType::F32, WeightFormat::Stored),
+    (KvType::Bf16, WeightFormat::Stored),
+    (KvType::F16, WeightFormat::Stored),
+    (KvType::F32, INT8),
+    (KvType::Int8, INT8),
+    (KvType::Bf16, INT4),
+];
 const PROMPT: [u32; 21] = [
     1, 7, 9, 30, 2, 11, 35, 8, 3, 3, 17, 22, 39, 5, 6, 28, 13, 19, 33, 37, 10,
 ];
@@ -46,9 +57,10 @@ fn bits(sampled: &[Sampled]) -> Vec<Bits> {
 #[test]
 fn chunks_threads_levels_and_slots_change_nothing() {
     for name in MODELS {
-        for kv_type in [KvType::F32, KvType::Bf16] {
+        for (kv_type, weights) in FORMATS {
             let base = CpuOptions {
                 kv_type,
+                weights,
                 ..options()
             };
             let want = bits(&generate(
@@ -68,6 +80,14 @@ fn chunks_threads_levels_and_slots_change_nothing() {
                 (base, 2, vec![17, 64]),
                 (CpuOptions { threads: 1, ..base }, 0, vec![8]),
                 (CpuOptions { threads: 5, ..base }, 0, vec![3]),
+                (
+                    CpuOptions {
+                        level: Level::Avx512,
+                        ..base
+                    },
+                    3,
+                    vec![64],
+                ),
                 (
                     CpuOptions {
                         level: Level::Avx2,
@@ -158,8 +178,17 @@ fn all_at_once(backend: &mut CpuBackend, count: usize) -> Vec<Vec<Sampled>> {
 
 #[test]
 fn neighbours_change_nothing() {
-    for name in MODELS {
-        let mut backend = load(name, &options());
+    for (name, (kv_type, weights)) in MODELS
+        .into_iter()
+        .zip(FORMATS.into_iter().rev())
+        .chain([("qwen3", FORMATS[0])])
+    {
+        let options = CpuOptions {
+            kv_type,
+            weights,
+            ..options()
+        };
+        let mut backend = load(name, &options);
         let got: Vec<_> = all_at_once(&mut backend, 10)
             .iter()
             .map(|row| bits(row))

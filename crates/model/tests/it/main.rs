@@ -8,3 +8,4 @@ mod allocation;
 mod harness;
 mod invariance;
 mod parity;
+mod quantize;

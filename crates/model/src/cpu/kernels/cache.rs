@@ -1,5 +1,7 @@
 //! Paged keys and values.
 
+use half::{bf16, f16};
+
 use super::lanes::LANES;
 use crate::cpu::KvType;
 use crate::cpu::pool::Pool;
@@ -16,19 +18,33 @@ pub(crate) struct KvShape {
 }
 
 impl KvShape {
+    /// Positions of all heads in one layer.
+    fn places(&self) -> usize {
+        self.blocks * self.kv_heads * self.block_tokens
+    }
+
     /// Numbers in one layer's keys.
     fn key_cells(&self) -> usize {
-        self.blocks * self.kv_heads * self.block_tokens * self.head_dim
+        self.places() * self.head_dim
     }
 
     /// Numbers in one layer's values.
     fn value_cells(&self) -> usize {
-        self.blocks * self.kv_heads * self.block_tokens * self.head_dim.next_multiple_of(LANES)
+        self.places() * self.head_dim.next_multiple_of(LANES)
+    }
+
+    /// Scales of one layer's keys, and as many of its values.
+    fn scales(&self) -> usize {
+        match self.kind {
+            KvType::Int8 => self.places(),
+            KvType::F32 | KvType::Bf16 | KvType::F16 => 0,
+        }
     }
 
     /// Bytes of everything.
     pub(crate) fn bytes(&self) -> usize {
-        self.layers * (self.key_cells() + self.value_cells()) * self.kind.size()
+        let cells = (self.key_cells() + self.value_cells()) * self.kind.size();
+        self.layers * (cells + 2 * self.scales() * size_of::<f32>())
     }
 }
 
@@ -45,23 +61,58 @@ pub(crate) struct KvPlace {
 pub(crate) struct KvCache {
     shape: KvShape,
     cells: Store,
+    /// (layers, blocks, `kv_heads`, `block_tokens`) of keys and of values; empty unless cells are scaled
+    scales: (Vec<f32>, Vec<f32>),
+}
+
+/// keys (layers, blocks, `kv_heads`, `block_tokens` / 16, `head_dim`, 16),
+/// values (layers, blocks, `kv_heads`, `block_tokens`, `head_dim` up to a multiple of 16)
+struct Pair<C> {
+    keys: Vec<C>,
+    values: Vec<C>,
+}
+
+impl<C: Clone> Pair<C> {
+    fn new(shape: &KvShape, zero: C) -> Self {
+        Self {
+            keys: vec![zero.clone(); shape.layers * shape.key_cells()],
+            values: vec![zero; shape.layers * shape.value_cells()],
+        }
+    }
+
+    fn layer(&self, shape: &KvShape, layer: usize) -> (&[C], &[C]) {
+        let (keys, values) = (shape.key_cells(), shape.value_cells());
+        (
+            &self.keys[layer * keys..][..keys],
+            &self.values[layer * values..][..values],
+        )
+    }
+
+    fn layer_mut(&mut self, shape: &KvShape, layer: usize) -> (&mut [C], &mut [C]) {
+        let (keys, values) = (shape.key_cells(), shape.value_cells());
+        (
+            &mut self.keys[layer * keys..][..keys],
+            &mut self.values[layer * values..][..values],
+        )
+    }
 }
 
 enum Store {
-    /// keys (layers, blocks, `kv_heads`, `block_tokens` / 16, `head_dim`, 16),
-    /// values (layers, blocks, `kv_heads`, `block_tokens`, `head_dim` up to a multiple of 16)
-    F32 { keys: Vec<f32>, values: Vec<f32> },
-    /// The same shapes in bf16 bits.
-    Bf16 { keys: Vec<u16>, values: Vec<u16> },
+    F32(Pair<f32>),
+    /// bf16 bits.
+    Bf16(Pair<u16>),
+    F16(Pair<f16>),
+    Int8(Pair<i8>),
 }
 
-/// Cached keys and values of one layer.
+/// Cached keys and values of one layer, as [`KvCache`] without the layers.
 #[derive(Clone, Copy)]
 pub(crate) enum Cells<'a> {
-    /// As [`KvCache`] without the layers.
-    F32 { keys: &'a [f32], values: &'a [f32] },
-    /// As [`KvCache`] without the layers.
-    Bf16 { keys: &'a [u16], values: &'a [u16] },
+    F32(&'a [f32], &'a [f32]),
+    Bf16(&'a [u16], &'a [u16]),
+    F16(&'a [f16], &'a [f16]),
+    /// With the scales of keys and of values.
+    Int8(&'a [i8], &'a [i8], &'a [f32], &'a [f32]),
 }
 
 impl KvCache {
@@ -71,21 +122,18 @@ impl KvCache {
             shape.block_tokens.is_multiple_of(LANES),
             "blocks are whole groups of positions"
         );
-        let (keys, values) = (
-            shape.layers * shape.key_cells(),
-            shape.layers * shape.value_cells(),
-        );
         let cells = match shape.kind {
-            KvType::F32 => Store::F32 {
-                keys: vec![0.0; keys],
-                values: vec![0.0; values],
-            },
-            KvType::Bf16 => Store::Bf16 {
-                keys: vec![0; keys],
-                values: vec![0; values],
-            },
+            KvType::F32 => Store::F32(Pair::new(&shape, 0.0)),
+            KvType::Bf16 => Store::Bf16(Pair::new(&shape, 0)),
+            KvType::F16 => Store::F16(Pair::new(&shape, f16::ZERO)),
+            KvType::Int8 => Store::Int8(Pair::new(&shape, 0)),
         };
-        Self { shape, cells }
+        let scales = vec![0.0; shape.layers * shape.scales()];
+        Self {
+            shape,
+            cells,
+            scales: (scales.clone(), scales),
+        }
     }
 
     pub(crate) fn shape(&self) -> &KvShape {
@@ -93,16 +141,30 @@ impl KvCache {
     }
 
     pub(crate) fn layer(&self, layer: usize) -> Cells<'_> {
-        let (keys_len, values_len) = (self.shape.key_cells(), self.shape.value_cells());
+        let shape = &self.shape;
         match &self.cells {
-            Store::F32 { keys, values } => Cells::F32 {
-                keys: &keys[layer * keys_len..][..keys_len],
-                values: &values[layer * values_len..][..values_len],
-            },
-            Store::Bf16 { keys, values } => Cells::Bf16 {
-                keys: &keys[layer * keys_len..][..keys_len],
-                values: &values[layer * values_len..][..values_len],
-            },
+            Store::F32(pair) => {
+                let (keys, values) = pair.layer(shape, layer);
+                Cells::F32(keys, values)
+            }
+            Store::Bf16(pair) => {
+                let (keys, values) = pair.layer(shape, layer);
+                Cells::Bf16(keys, values)
+            }
+            Store::F16(pair) => {
+                let (keys, values) = pair.layer(shape, layer);
+                Cells::F16(keys, values)
+            }
+            Store::Int8(pair) => {
+                let (keys, values) = pair.layer(shape, layer);
+                let count = shape.scales();
+                Cells::Int8(
+                    keys,
+                    values,
+                    &self.scales.0[layer * count..][..count],
+                    &self.scales.1[layer * count..][..count],
+                )
+            }
         }
     }
 
@@ -117,23 +179,33 @@ impl KvCache {
         columns: Columns,
     ) {
         let shape = self.shape;
-        let (keys_len, values_len) = (shape.key_cells(), shape.value_cells());
+        let count = shape.scales();
+        let mut scales = (
+            &mut self.scales.0[layer * count..][..count],
+            &mut self.scales.1[layer * count..][..count],
+        );
+        let from = (places, rows, columns);
         match &mut self.cells {
-            Store::F32 { keys, values } => {
-                let (keys, values) = (
-                    &mut keys[layer * keys_len..][..keys_len],
-                    &mut values[layer * values_len..][..values_len],
-                );
-                write(pool, &shape, (keys, values), (places, rows, columns), |x| x);
+            Store::F32(pair) => {
+                write(pool, &shape, pair.layer_mut(&shape, layer), from, |x| x);
             }
-            Store::Bf16 { keys, values } => {
-                let (keys, values) = (
-                    &mut keys[layer * keys_len..][..keys_len],
-                    &mut values[layer * values_len..][..values_len],
-                );
-                write(pool, &shape, (keys, values), (places, rows, columns), |x| {
-                    half::bf16::from_f32(x).to_bits()
+            Store::Bf16(pair) => {
+                write(pool, &shape, pair.layer_mut(&shape, layer), from, |x| {
+                    bf16::from_f32(x).to_bits()
                 });
+            }
+            Store::F16(pair) => {
+                write(
+                    pool,
+                    &shape,
+                    pair.layer_mut(&shape, layer),
+                    from,
+                    f16::from_f32,
+                );
+            }
+            Store::Int8(pair) => {
+                let cells = pair.layer_mut(&shape, layer);
+                write_scaled(pool, &shape, cells, &mut scales, from);
             }
         }
     }
@@ -146,16 +218,14 @@ pub(crate) struct Columns {
     pub key_col: usize,
 }
 
-fn write<C: Copy + Send + Sync>(
-    pool: &mut Pool,
-    shape: &KvShape,
-    (keys, values): (&mut [C], &mut [C]),
-    (places, rows, columns): (&[KvPlace], &[f32], Columns),
-    convert: impl Fn(f32) -> C + Sync,
-) {
-    let padded = shape.head_dim.next_multiple_of(LANES);
+/// Writes what goes to a place: its index, its key and its value.
+type Put<'a> = dyn Fn(usize, &[f32], &[f32]) + Sync + 'a;
+
+type From<'a> = (&'a [KvPlace], &'a [f32], Columns);
+
+/// Calls `f` with each token's head, the index of its place, its key and its value; on several threads where there are many.
+fn for_heads(pool: &mut Pool, shape: &KvShape, (places, rows, columns): From<'_>, f: &Put<'_>) {
     let kv_width = shape.kv_heads * shape.head_dim;
-    let (keys_out, values_out) = (super::Shared::of(keys), super::Shared::of(values));
     let per_task = places.len().div_ceil(pool.thread_count() * 2).max(8);
     pool.run(places.len().div_ceil(per_task), &|task| {
         for token in task * per_task..((task + 1) * per_task).min(places.len()) {
@@ -166,23 +236,92 @@ fn write<C: Copy + Send + Sync>(
                 "a place is inside the cache"
             );
             let row = &rows[token * columns.width + columns.key_col..][..2 * kv_width];
+            let (keys, values) = row.split_at(kv_width);
             for head in 0..shape.kv_heads {
-                let start = (block * shape.kv_heads + head) * shape.block_tokens;
-                let key_at = (start + offset / LANES * LANES) * shape.head_dim + offset % LANES;
-                let value_at = (start + offset) * padded;
-                for d in 0..shape.head_dim {
-                    let (key, value) = (
-                        row[head * shape.head_dim + d],
-                        row[kv_width + head * shape.head_dim + d],
-                    );
-                    // SAFETY: inside the layer's cells because block, head, offset and coordinate are inside their bounds; no
-                    // other token has this place.
-                    unsafe {
-                        keys_out.get().add(key_at + d * LANES).write(convert(key));
-                        values_out.get().add(value_at + d).write(convert(value));
-                    }
-                }
+                f(
+                    (block * shape.kv_heads + head) * shape.block_tokens + offset,
+                    &keys[head * shape.head_dim..][..shape.head_dim],
+                    &values[head * shape.head_dim..][..shape.head_dim],
+                );
             }
         }
     });
+}
+
+/// Writes one place's key and value.
+///
+/// # Safety
+/// The place is inside the layer, and nobody else writes or reads it.
+#[inline(always)]
+unsafe fn put<C: Copy>(
+    shape: &KvShape,
+    (keys, values): (*mut C, *mut C),
+    place: usize,
+    (key, value): (&[f32], &[f32]),
+    convert: &(impl Fn(f32) -> C, impl Fn(f32) -> C),
+) {
+    let padded = shape.head_dim.next_multiple_of(LANES);
+    // SAFETY: the caller's; coordinates are inside their bounds.
+    unsafe {
+        let keys = keys.add(place / LANES * LANES * shape.head_dim + place % LANES);
+        let values = values.add(place * padded);
+        for (d, (&key, &value)) in key.iter().zip(value).enumerate() {
+            keys.add(d * LANES).write((convert.0)(key));
+            values.add(d).write((convert.1)(value));
+        }
+    }
+}
+
+fn write<C: Copy + Send + Sync>(
+    pool: &mut Pool,
+    shape: &KvShape,
+    (keys, values): (&mut [C], &mut [C]),
+    from: From<'_>,
+    convert: impl Fn(f32) -> C + Sync,
+) {
+    let (keys, values) = (super::Shared::of(keys), super::Shared::of(values));
+    for_heads(pool, shape, from, &|place, key, value| {
+        // SAFETY: inside the layer's cells as checked; no other token has this place.
+        unsafe {
+            let cells = (keys.get(), values.get());
+            put(shape, cells, place, (key, value), &(&convert, &convert));
+        }
+    });
+}
+
+/// Rounds each key and each value to eight bits with a scale of its own.
+fn write_scaled(
+    pool: &mut Pool,
+    shape: &KvShape,
+    (keys, values): (&mut [i8], &mut [i8]),
+    scales: &mut (&mut [f32], &mut [f32]),
+    from: From<'_>,
+) {
+    let cells = (super::Shared::of(keys), super::Shared::of(values));
+    let scales = (super::Shared::of(scales.0), super::Shared::of(scales.1));
+    for_heads(pool, shape, from, &|place, key, value| {
+        let (key_scale, value_scale) = (scale_of(key), scale_of(value));
+        let round = |scale: f32| {
+            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            move |x: f32| (x * inverse).round_ties_even() as i8
+        };
+        // SAFETY: inside the layer's cells and scales as checked; no other token has this place.
+        unsafe {
+            scales.0.get().add(place).write(key_scale);
+            scales.1.get().add(place).write(value_scale);
+            let cells = (cells.0.get(), cells.1.get());
+            let convert = (round(key_scale), round(value_scale));
+            put(shape, cells, place, (key, value), &convert);
+        }
+    });
+}
+
+/// The scale that brings the largest number to 127; not a number where one of them is none.
+fn scale_of(x: &[f32]) -> f32 {
+    let (mut most, mut poison) = (0f32, 0f32);
+    for &x in x {
+        most = if x.abs() > most { x.abs() } else { most };
+        poison += x * 0.0;
+    }
+    (if most < 1e-30 { 0.0 } else { most / 127.0 }) + poison
 }

@@ -18,7 +18,10 @@ pub(super) trait Lanes: Copy {
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn load_bf16(from: *const u16) -> Self;
     unsafe fn load_f16(from: *const u16) -> Self;
+    unsafe fn load_i8(from: *const i8) -> Self;
     unsafe fn store(self, to: *mut f32);
+    /// Writes integers from -127 to 127 as bytes; what is no such number becomes any byte.
+    unsafe fn store_i8(self, to: *mut i8);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
@@ -117,9 +120,20 @@ impl Lanes for Plain {
         Self(bits.map(|bits| half::f16::from_bits(bits).to_f32_const()))
     }
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: sixteen elements by the trait's contract.
+        Self(unsafe { from.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from))
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: sixteen elements by the trait's contract.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) };
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        let bytes = self.0.map(|x| x as i8);
+        // SAFETY: sixteen elements by the trait's contract.
+        unsafe { to.cast::<[i8; LANES]>().write_unaligned(bytes) };
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {

@@ -170,3 +170,35 @@ unsafe fn weight<V: Lanes>(x: V, best: f32, scale: f32) -> V {
     // SAFETY: the caller's.
     unsafe { exp(x.sub(V::splat(best)).mul(V::splat(scale))) }
 }
+
+/// Index of the first of the largest; `None` where one of them is not a number, or is infinitely large.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn best<V: Lanes>(x: &[f32]) -> Option<usize> {
+    let (mut at, mut most) = (0, f32::NEG_INFINITY);
+    // SAFETY: the caller's.
+    unsafe {
+        let mut poison = V::splat(0.0);
+        for (index, part) in x.chunks(PARTIAL).enumerate() {
+            let mut largest = V::splat(f32::NEG_INFINITY);
+            each::<V>(part, f32::NEG_INFINITY, |x| {
+                // Minus infinity is a mask's; what is no number comes through as the second of the two.
+                let finite = V::splat(f32::MIN).max(x);
+                poison = finite.mul_add(V::splat(0.0), poison);
+                largest = largest.max(x);
+            });
+            let largest = largest.max_lane();
+            if largest > most {
+                (at, most) = (index * PARTIAL, largest);
+            }
+        }
+        if poison.sum().is_nan() {
+            return None;
+        }
+    }
+    #[expect(clippy::float_cmp, reason = "it is one of them")]
+    let place = x[at..].iter().position(|&x| x == most);
+    Some(at + place.unwrap_or(0))
+}

@@ -1,3 +1,6 @@
+mod attention;
+mod quantized;
+
 use std::io::Write as _;
 
 use proptest::prelude::*;
@@ -5,11 +8,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::cpu::pool::Pool;
 use crate::files::OpenFiles;
-use crate::weights::TensorFiles;
+use crate::quant::Weights;
+use crate::weights::{TensorFiles, WeightType};
 
 /// Every level this machine can run.
 fn levels() -> Vec<Kernels> {
-    let all = [Level::Plain, Level::Avx2, Level::Avx512];
+    let all = [Level::Plain, Level::Avx2, Level::Avx512, Level::Amx];
     all.into_iter()
         .filter(|level| *level <= Level::detect())
         .map(Kernels::at_most)
@@ -27,7 +31,7 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
 }
 
 /// A matrix in a mapped file, and its elements as the kernels see them.
-fn matrix(rows: usize, cols: usize, dtype: WeightType, seed: u32) -> (Matrix, Vec<f32>) {
+fn matrix(rows: usize, cols: usize, dtype: WeightType, seed: u32) -> (Weights, Vec<f32>) {
     let values = numbers(rows * cols, seed);
     let name = match dtype {
         WeightType::Bf16 => "BF16",
@@ -64,17 +68,17 @@ fn matrix(rows: usize, cols: usize, dtype: WeightType, seed: u32) -> (Matrix, Ve
         .take("w", &[rows, cols])
         .unwrap();
     let seen = matrix.to_vec();
-    (matrix, seen)
+    (Weights::Stored(matrix), seen)
 }
 
 fn multiply(
     kernels: &Kernels,
     pool: &mut Pool,
-    (weights, bias): (&Matrix, &[f32]),
+    (weights, bias): (&Weights, &[f32]),
     x: &[f32],
     start: &[f32],
 ) -> Vec<f32> {
-    let (tokens, width) = (x.len() / weights.cols, weights.rows + 3);
+    let (tokens, width) = (x.len() / weights.cols(), weights.rows() + 3);
     let mut out = start.to_vec();
     let product = Product {
         weights,
@@ -83,7 +87,8 @@ fn multiply(
     };
     let act = Activations {
         x,
-        x_width: weights.cols,
+        x_width: weights.cols(),
+        rounded: &mut QuantRows::new(tokens, weights.cols()),
         out: &mut out,
         out_width: width,
         tokens,
@@ -129,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn row_kernels_are_right_and_the_same_everywhere(length in 1usize..80, seed in any::<u32>()) {
+    fn row_kernels_are_right_and_the_same_everywhere(length in 1usize..1100, seed in any::<u32>()) {
         let (x, weight) = (numbers(length, seed), numbers(length, seed ^ 1));
         let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / length as f64;
         let best = x.iter().copied().fold(f32::MIN, f32::max);
@@ -141,6 +146,8 @@ proptest! {
             kernels.silu_mul(&mut gated, &weight);
             kernels.exp_all(&mut weights, best, 1.5);
             let sum = kernels.exp_sum(&x, best, 1.5);
+            let first = x.iter().position(|x| *x >= best);
+            prop_assert_eq!(kernels.best(&x), first);
             for at in 0..length {
                 let (x, weight) = (f64::from(x[at]), f64::from(weight[at]));
                 prop_assert!((f64::from(normed[at]) - x / (mean + 1e-6).sqrt() * weight).abs() < 1e-5);
@@ -170,5 +177,25 @@ fn silu_and_exp_hold_at_the_ends_of_their_range() {
             kernels.level()
         );
         assert!(x[1] > 0.0);
+    }
+}
+
+#[test]
+fn the_first_of_the_largest_is_the_best() {
+    let mut x = vec![-1.0; 3000];
+    (x[1700], x[1701], x[2999]) = (5.0, 5.0, 5.0);
+    let mut masked = vec![f32::NEG_INFINITY; 100];
+    masked[99] = -3.0;
+    let cases: [(&str, Vec<f32>, Option<usize>); 5] = [
+        ("a tie", x.clone(), Some(1700)),
+        ("masked but one", masked, Some(99)),
+        ("all masked", vec![f32::NEG_INFINITY; 40], Some(0)),
+        ("no number", [&x[..], &[f32::NAN, 7.0]].concat(), None),
+        ("infinite", [&x[..], &[f32::INFINITY]].concat(), None),
+    ];
+    for kernels in levels() {
+        for (name, x, want) in &cases {
+            assert_eq!(kernels.best(x), *want, "{name}, {:?}", kernels.level());
+        }
     }
 }

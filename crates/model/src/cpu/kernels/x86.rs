@@ -3,13 +3,16 @@
 use std::arch::x86_64::{
     __m256, __m512, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps,
     _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_max_ps, _mm_max_ss, _mm_movehl_ps,
-    _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_andnot_ps, _mm256_castpd_ps,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepu16_epi32,
-    _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_mul_ps, _mm256_round_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
-    _mm512_add_epi32, _mm512_add_ps, _mm512_castps_pd, _mm512_castps512_ps256, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_div_ps,
+    _mm_packs_epi16, _mm_shuffle_ps, _mm_srli_si128, _mm_storeu_si128, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_andnot_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_div_ps,
+    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_max_ps, _mm256_mul_ps, _mm256_packs_epi32, _mm256_permute4x64_epi64,
+    _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_sub_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_pd, _mm512_castps512_ps256,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8,
+    _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_div_ps,
     _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps, _mm512_max_ps,
     _mm512_mul_ps, _mm512_roundscale_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
     _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
@@ -73,11 +76,35 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: features and sixteen elements by the trait's contract; the load is an unaligned one.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            let low = _mm256_cvtepi8_epi32(bytes);
+            let high = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes));
+            Self(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: features and sixteen elements by the trait's contract.
         unsafe {
             _mm256_storeu_ps(to, self.0);
             _mm256_storeu_ps(to.add(8), self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        // SAFETY: features and sixteen elements by the trait's contract; the store is an unaligned one.
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            // Packing works in halves: the quarters of both numbers come out as 0, 2, 1, 3.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packs_epi16(
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            _mm_storeu_si128(to.cast(), bytes);
         }
     }
     #[inline(always)]
@@ -223,9 +250,24 @@ impl Lanes for Avx512 {
         unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
     }
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: features and sixteen elements by the trait's contract; the load is an unaligned one.
+        unsafe {
+            let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()));
+            Self(_mm512_cvtepi32_ps(wide))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: features and sixteen elements by the trait's contract.
         unsafe { _mm512_storeu_ps(to, self.0) };
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        // SAFETY: features and sixteen elements by the trait's contract; the store is an unaligned one.
+        unsafe {
+            _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0)));
+        }
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
