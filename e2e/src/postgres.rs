@@ -176,6 +176,10 @@ impl PostgresServer {
         loop {
             let left = processes_in(&self.data());
             if left.is_empty() {
+                // Where nobody waits for the first one its number stays taken, and the next start would think that it lives.
+                for lock in ["data/postmaster.pid", ".s.PGSQL.5432.lock"] {
+                    drop(std::fs::remove_file(self.folder.join(lock)));
+                }
                 return Ok(());
             }
             if Instant::now() > until {

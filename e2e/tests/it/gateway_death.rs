@@ -1,21 +1,20 @@
 //! `kill -9` at random points under load, with every store of one machine: of the gateway alone, of its workers, of both. The independent
 //! checker judges what clients saw and what the store holds.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use weir_e2e::checker::{Dump, Intensity, Rules, Violation, check, intensity};
+use weir_e2e::checker::{Dump, Intensity, Violation, check, intensity};
 use weir_e2e::load::Load;
+use weir_e2e::processes::{Broken, program, resident_bytes};
 use weir_e2e::{RandomModel, Seeded, Signal, Site, Tenant, Weir, send, weir_command};
+
+use crate::fleet::rules;
 
 const CLIENTS: u64 = 5;
 /// Lives of one data folder between two verdicts.
 const LIVES: u64 = 20;
-const DAY_S: u64 = 86_400;
 const ACME_TOKENS: u64 = 100_000_000;
 const GLOBEX_TOKENS: u64 = 1_200;
 
@@ -60,13 +59,8 @@ fn site(globex_tokens: u64) -> Site {
 
 fn start(site: &Site, engine: &str, broken: Broken) -> anyhow::Result<Weir> {
     let more = ["--store", engine, "--drain-s", "10"];
-    let program = broken.map_or_else(weir_command, |(program, name)| {
-        let mut command = Command::new(program);
-        command.env("WEIR_BREAK", name);
-        command
-    });
     let (manifests, data) = (site.manifests(), site.data());
-    let mut weir = Weir::spawn_as(program, &manifests, &data, "127.0.0.1:0", &more)?;
+    let mut weir = Weir::spawn_as(program(broken), &manifests, &data, "127.0.0.1:0", &more)?;
     weir.wait_ready()?;
     Ok(weir)
 }
@@ -81,9 +75,6 @@ fn lost(why: impl std::fmt::Display) -> (Vec<Violation>, anyhow::Result<()>, Int
         Intensity::default(),
     )
 }
-
-/// A program that is built to be broken, and how.
-type Broken<'a> = Option<(&'a Path, &'a str)>;
 
 fn one_folder(engine: &str, seed: u64, lives: u64) {
     let (found, finished, much) = judged(engine, seed, lives, None);
@@ -101,51 +92,8 @@ fn one_folder(engine: &str, seed: u64, lives: u64) {
     assert!(much.cut > lives, "too few calls were cut: {much:?}");
 }
 
-/// Breaks that kills of one process show, by the checker's letter. That an old epoch writes, and memory that grows, take more.
-const BREAKS: [(&str, char); 12] = [
-    ("over-limit", 'B'),
-    ("key-twice", 'U'),
-    ("early-publish", 'D'),
-    ("replay-twice", 'S'),
-    ("re-encode", 'S'),
-    ("regenerate", 'S'),
-    ("settle-twice", 'T'),
-    ("keep-reservation", 'T'),
-    ("wrong-bill", 'L'),
-    ("lose-last", 'D'),
-    ("cross-tenant", 'I'),
-    ("never-end", 'F'),
-];
-
-/// `WEIR_BROKEN_BIN` names a `weir` with the feature `faults`; `cargo xtask test --full` builds it.
-#[test]
-fn a_broken_build_turns_the_kills_red_under_the_right_letter() {
-    let Some(program) = std::env::var_os("WEIR_BROKEN_BIN").map(PathBuf::from) else {
-        eprintln!("skipped: WEIR_BROKEN_BIN is not set (the full tests set it)");
-        return;
-    };
-    let mut seeds = Seeded::announced("broken builds");
-    let mut missed = Vec::new();
-    for (name, letter) in BREAKS {
-        let mut seen = Vec::new();
-        // Chance decides when a break shows.
-        for _ in 0..5 {
-            let (found, finished, _) = judged("log", seeds.number(), 6, Some((&program, name)));
-            seen.extend(found.iter().map(|violation| violation.invariant));
-            seen.extend(finished.err().map(|_| 'F'));
-            if seen.contains(&letter) {
-                break;
-            }
-        }
-        eprintln!("{name}: {}", seen.iter().collect::<String>());
-        if !seen.contains(&letter) {
-            missed.push((name, letter));
-        }
-    }
-    assert!(missed.is_empty(), "not found out: {missed:?}");
-}
-
-fn judged(
+/// What does not hold after so many lives, whether every run has ended, and how much happened.
+pub(crate) fn judged(
     engine: &str,
     seed: u64,
     lives: u64,
@@ -158,6 +106,7 @@ fn judged(
     let globex_tokens = if broken.is_some() { 150 } else { GLOBEX_TOKENS };
     let site = site(globex_tokens);
     let load = Load::new("random", 48, ["acme", "globex"]);
+    let mut memory = vec![];
     for _ in 0..lives {
         let mut weir = match start(&site, engine, broken) {
             Ok(weir) => weir,
@@ -173,6 +122,7 @@ fn judged(
             }
             // Not a wait for something: the moment of the kill is what is varied.
             std::thread::sleep(Duration::from_millis(20 + random.below(300)));
+            memory.push(resident_bytes(weir.pid()));
             if with_workers {
                 for pid in weir.worker_pids() {
                     send(pid, Signal::KILL);
@@ -202,19 +152,7 @@ fn judged(
         Err(error) => return lost(error),
     };
     let history = load.history.calls();
-    let limits = [("acme", ACME_TOKENS), ("globex", globex_tokens)];
-    let limits: BTreeMap<_, _> = limits
-        .map(|(tenant, limit)| ((tenant.to_owned(), DAY_S), limit))
-        .into();
-    let rules = Rules {
-        limits,
-        price: (1, 0, 4),
-        deterministic: true,
-        quiet: true,
-        answer_within_ms: Some(60_000),
-        ..Rules::default()
-    };
-    let found = check(&history, &dump, &[], &rules);
+    let found = check(&history, &dump, &memory, &rules(globex_tokens));
     (found, finished, intensity(&history, &dump))
 }
 

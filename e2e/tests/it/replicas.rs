@@ -1,15 +1,13 @@
 //! Two gateway processes on one PostgreSQL, and one worker between them.
 
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use weir_e2e::postgres::{PostgresServer, bin};
-use weir_e2e::{
-    Client, Event, RandomModel, Signal, Site, Tenant, Weir, send, wait_for, weir_command,
-};
+use weir_e2e::processes::{GatewayProcess, Plan, snapshot_tenant, write_snapshot};
+use weir_e2e::{Client, RandomModel, Signal, Site, Tenant, Weir, send, wait_for};
+
+use crate::stand::{assert_whole, body, text};
 
 /// How long a stream may stand still when its gateway dies; `docs/durability.md` says 11 s, a busy machine takes longer.
 const STILL_S: u64 = 40;
@@ -20,59 +18,7 @@ struct Pair {
     /// Kept for its folders.
     site: Site,
     a: Weir,
-    b: Gateway,
-}
-
-struct Gateway {
-    child: Child,
-    listen: String,
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-impl Gateway {
-    fn start(snapshot: &Path, store: &str, name: &str) -> Self {
-        let free = || {
-            TcpListener::bind("127.0.0.1:0")
-                .unwrap()
-                .local_addr()
-                .unwrap()
-        };
-        let (listen, admin) = (free().to_string(), free().to_string());
-        let child = weir_command()
-            .args([
-                "gateway",
-                "--store",
-                store,
-                "--replica",
-                name,
-                "--listen",
-                &listen,
-                "--admin",
-                &admin,
-                "--snapshot",
-            ])
-            .arg(snapshot)
-            .env(
-                "WEIR_LOG",
-                std::env::var("WEIR_LOG").unwrap_or_else(|_| "warn".to_owned()),
-            )
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let listen = format!("http://{listen}");
-        Self { child, listen }
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.listen, "acme-dev-key")
-    }
+    b: GatewayProcess,
 }
 
 impl Pair {
@@ -103,22 +49,15 @@ impl Pair {
         )
         .unwrap();
         a.wait_ready().unwrap();
-        let snapshot = snapshot(&site, &a);
-        let b = Gateway::start(&snapshot, &url, "b");
-        let client = b.client();
-        wait_for("gateway B to serve", 30, || {
-            let reply = client.post("/inference", &body("warm", 1)).ok()?;
-            (reply.status < 300).then_some(())
-        })
-        .unwrap();
+        let b = beside(&site, &a, &url);
+        b.serves().unwrap();
         Some(Self { server, site, a, b })
     }
 }
 
-/// What B serves: the same as A, with A's worker.
-fn snapshot(site: &Site, a: &Weir) -> PathBuf {
-    let pid = a.worker_pids()[0];
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+/// A gateway that serves the same as A, with A's worker.
+fn beside(site: &Site, a: &Weir, store: &str) -> GatewayProcess {
+    let line = std::fs::read(format!("/proc/{}/cmdline", a.worker_pids()[0])).unwrap();
     let words: Vec<String> = line
         .split(|byte| *byte == 0)
         .map(|word| String::from_utf8_lossy(word).into_owned())
@@ -127,54 +66,23 @@ fn snapshot(site: &Site, a: &Weir) -> PathBuf {
         let place = words.iter().position(|word| word == flag).unwrap();
         words[place + 1].clone()
     };
-    let plan: Value =
-        serde_json::from_slice(&std::fs::read(after("--load-plan")).unwrap()).unwrap();
-    let key = weir_command()
-        .args(["key", "--json", "--key", "acme-dev-key"])
-        .output()
-        .unwrap();
-    let hash = serde_json::from_slice::<Value>(&key.stdout).unwrap()["hash"].clone();
-    let queue = json!({"maxDepth": 256, "maxWaitMs": 60_000});
-    let snapshot = json!({
-        "tenants": [{
-            "name": "acme", "keys": [{"name": "dev", "hash": hash}], "windows": [{"periodSeconds": 86_400, "tokens": 100_000_000}],
-            "concurrentRuns": 2, "priority": "interactive", "models": [{"name": "random"}], "trustScope": "acme", "retentionMs": 86_400_000,
-        }],
-        "models": [{"name": "random", "stable": 1, "versions": [{
-            "version": 1, "digest": plan["digest"], "pool": "small", "tier": "standard", "contextTokens": 2048,
-            "price": {"promptMicrosPerToken": 1, "cachedMicrosPerToken": 0, "outputMicrosPerToken": 4},
-            "path": site.model_dir("random", 1),
-        }]}],
-        "pools": [{"name": "small", "interactive": queue, "standard": queue, "batch": queue, "classBounds": [512, 4096]}],
-        "workers": [{"name": after("--name"), "pool": "small", "address": after("--listen")}],
-    });
-    let path = site.path().join("b.json");
-    std::fs::write(&path, snapshot.to_string()).unwrap();
-    path
-}
-
-fn body(key: &str, tokens: u32) -> Value {
-    json!({"model": "random", "input": "count", "maxOutputTokens": tokens, "requestKey": key, "sampling": {"temperature": 0, "ignoreEos": true}})
-}
-
-fn text(events: &[Event]) -> String {
-    let deltas = events.iter().filter(|event| event.kind == "delta");
-    deltas
-        .map(|event| event.json()["text"].as_str().unwrap_or_default().to_owned())
-        .collect()
-}
-
-/// 1, 2, 3, … and one end.
-fn assert_whole(events: &[Event]) {
-    let ids: Vec<u64> = events.iter().map(|event| event.id).collect();
-    assert_eq!(ids, (1..=events.len() as u64).collect::<Vec<_>>());
-    assert_eq!(events.iter().filter(|event| event.is_terminal()).count(), 1);
+    let plan = Plan::at(site, a).unwrap();
+    let limits = json!({"concurrentRuns": 2});
+    let tenants = [snapshot_tenant("acme", 100_000_000, &limits).unwrap()];
+    let workers = [(after("--name"), after("--listen"))];
+    let workers = workers
+        .each_ref()
+        .map(|(name, at)| (name.as_str(), at.clone()));
+    let snapshot = write_snapshot((site, &plan), "b", &tenants, &workers).unwrap();
+    let mut gateway = GatewayProcess::new(site, "b", store, &snapshot).unwrap();
+    gateway.start(None).unwrap();
+    gateway
 }
 
 #[test]
 fn a_run_of_one_gateway_is_followed_cancelled_and_counted_at_the_other() {
     let Some(pair) = Pair::start() else { return };
-    let (a, b) = (pair.a.client("acme-dev-key"), pair.b.client());
+    let (a, b) = (pair.a.client("acme-dev-key"), pair.b.client("acme"));
     let run = a.post("/inference", &body("long", 1500)).unwrap().run_id();
     let mut at_a = a.events(&run, 0).unwrap();
     let mut at_b = b.events(&run, 0).unwrap();
@@ -210,7 +118,7 @@ fn a_run_of_one_gateway_is_followed_cancelled_and_counted_at_the_other() {
         begun.elapsed()
     );
     seen.extend(rest);
-    assert_whole(&seen);
+    assert_whole(&seen, "cancelled");
     assert_eq!(b.all_events(&run, 0).unwrap(), seen);
     let second = second.run_id();
     a.delete(&format!("/runs/{second}")).unwrap();
@@ -232,7 +140,7 @@ fn a_stream_goes_on_at_the_other_gateway_when_its_own_is_killed() {
     let Some(mut pair) = Pair::start() else {
         return;
     };
-    let (a, b) = (pair.a.client("acme-dev-key"), pair.b.client());
+    let (a, b) = (pair.a.client("acme-dev-key"), pair.b.client("acme"));
     let unbroken = {
         let run = b
             .post("/inference", &body("unbroken", 300))
@@ -240,7 +148,7 @@ fn a_stream_goes_on_at_the_other_gateway_when_its_own_is_killed() {
             .run_id();
         b.all_events(&run, 0).unwrap()
     };
-    assert_whole(&unbroken);
+    assert_whole(&unbroken, "completed");
     let mut at_a = a.stream(&body("broken", 300)).unwrap();
     let first = at_a.next_event().unwrap().unwrap();
     let run = first.json()["runId"].as_str().unwrap().to_owned();
@@ -268,8 +176,7 @@ fn a_stream_goes_on_at_the_other_gateway_when_its_own_is_killed() {
         killed.elapsed()
     );
     assert!(still.as_secs() < STILL_S, "it stood still for {still:?}");
-    assert_whole(&seen);
-    assert_eq!(seen.last().unwrap().kind, "completed", "{:?}", seen.last());
+    assert_whole(&seen, "completed");
     assert_eq!(
         seen[..seen_at_a.len()],
         seen_at_a[..],
@@ -303,7 +210,7 @@ fn an_unkeyed_call_ends_with_its_gateway_and_not_at_its_ceiling() {
         let body = json!({"model": "random", "messages": [{"role": "user", "content": "count"}], "max_tokens": 1500, "ignore_eos": true});
         client.post("/v1/chat/completions", &body)
     });
-    let b = pair.b.client();
+    let b = pair.b.client("acme");
     let live = || {
         let usage = b.get("/usage").ok()?.body;
         usage["liveRuns"].as_u64()

@@ -237,7 +237,7 @@ impl World {
             price: (1, 0, 4),
             deterministic: true,
             quiet: true,
-            answer_within_ms: Some(20_000),
+            answer_within_ms: Some(60_000),
             memory_bytes: None,
             lost: std::mem::take(&mut self.lost),
         };
