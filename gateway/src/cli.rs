@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use weir_store::Store;
+use weir_store::{Durability, Store};
 use weir_telemetry::admin::Admin;
 use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::cluster::Cluster;
-use crate::{Config, Gateway, Snapshot, SnapshotFile, Tls, TlsFiles, open_store};
+use crate::{Config, Gateway, Snapshot, SnapshotFile, StoreChoice, Tls, TlsFiles, open_store};
 
 /// How often the snapshot's file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -57,6 +57,9 @@ pub struct GatewayArgs {
     /// Without it the engine that made the folder, else log.
     #[arg(long, value_name = "STORE", env = "WEIR_STORE", hide_env_values = true)]
     pub store: Option<String>,
+    /// What an acknowledged event has survived: disk (the machine's end), or memory (the process's end). Memory is of the log alone.
+    #[arg(long, value_name = "WHERE", env = "WEIR_DURABILITY", default_value_t = Durability::default().as_str().to_owned())]
+    pub durability: String,
     /// Where to serve clients.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
@@ -125,6 +128,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         namespace,
         data,
         store,
+        durability,
         listen,
         tls_cert,
         tls_key,
@@ -133,7 +137,11 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         drain_s,
         log_format: _,
     } = args;
-    let store = open_store(store.as_deref(), data.join("store"), replica.clone()).await?;
+    let choice = StoreChoice {
+        name: store,
+        durability: durability.parse()?,
+    };
+    let store = open_store(&choice, data.join("store"), replica.clone()).await?;
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     readiness.set_not_ready("snapshot", "no snapshot was read yet");
     let (admin_listener, _) = bind(admin, "--admin").await?;

@@ -65,6 +65,6 @@ pub use snapshot::{
     ApiKey, KeyRules, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
     ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
-pub use stores::{dump_store, open_store};
+pub use stores::{StoreChoice, dump_store, open_store};
 pub use tables::SoleTables;
 pub use text::{Message, PromptText, TextError};

@@ -3,18 +3,34 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_store::{Engine, Store, StoreError};
+use weir_store::{Durability, Engine, Store, StoreError};
 
-/// Opens the store that was chosen: an engine's name, or a URL of `PostgreSQL`. `None`: the engine that made the folder, else the default.
+/// Which store is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct StoreChoice {
+    /// An engine's name, or a URL of `PostgreSQL`. `None`: the engine that made the folder, else the default.
+    pub name: Option<String>,
+    /// What its answers promise. A server has settings of its own for that.
+    pub durability: Durability,
+}
+
+/// Opens the store that was chosen.
 ///
 /// # Errors
 /// The choice is neither, or the store cannot be opened.
 pub async fn open_store(
-    choice: Option<&str>,
+    choice: &StoreChoice,
     folder: PathBuf,
     replica: Option<String>,
 ) -> Result<Arc<dyn Store>, StoreError> {
+    let durability = choice.durability;
+    let choice = choice.name.as_deref();
     if let Some(url) = server(choice) {
+        if durability != Durability::Disk {
+            return Err(StoreError::Contract(
+                "durability memory is of the log alone; of a server it is set by its synchronous_commit".to_owned(),
+            ));
+        }
         let options = weir_postgres::Options {
             url: url.to_owned(),
             name: replica,
@@ -22,7 +38,13 @@ pub async fn open_store(
         return Ok(weir_postgres::open(options).await?);
     }
     let engine = engine(choice, &folder)?;
-    let opening = tokio::task::spawn_blocking(move || weir_store::open(&folder, engine));
+    if durability == Durability::Memory {
+        tracing::warn!(
+            "durability is memory: when this machine dies, up to about a second of acknowledged events may be missing"
+        );
+    }
+    let opening = move || weir_store::open_with(&folder, engine, durability);
+    let opening = tokio::task::spawn_blocking(opening);
     opening.await.map_err(|_| StoreError::Closed)?
 }
 
@@ -74,11 +96,22 @@ mod tests {
     async fn a_folder_stays_with_the_engine_that_made_it_unless_another_is_asked_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = || folder.path().join("store");
-        drop(open_store(Some("redb"), path(), None).await.unwrap());
-        drop(open_store(None, path(), None).await.unwrap());
-        let error = open_store(Some("log"), path(), None).await.err().unwrap();
+        let open = async |name: Option<&str>, durability| {
+            let choice = StoreChoice {
+                name: name.map(str::to_owned),
+                durability,
+            };
+            open_store(&choice, path(), None).await
+        };
+        drop(open(Some("redb"), Durability::Disk).await.unwrap());
+        drop(open(None, Durability::Disk).await.unwrap());
+        for name in [None, Some("postgres://nowhere/x")] {
+            let error = open(name, Durability::Memory).await.err().unwrap();
+            assert!(error.to_string().contains("of the log alone"), "{error}");
+        }
+        let error = open(Some("log"), Durability::Disk).await.err().unwrap();
         assert!(error.to_string().contains("redb"), "{error}");
-        let error = open_store(Some("rocks"), path(), None).await.err().unwrap();
+        let error = open(Some("rocks"), Durability::Disk).await.err().unwrap();
         assert!(error.to_string().contains("postgres://"), "{error}");
     }
 }

@@ -23,7 +23,7 @@ pub fn dump(
     now_ms: u64,
     tell: &mut dyn FnMut(Value),
 ) -> Result<(), StoreError> {
-    let (kv, _lock) = open::files(folder, engine)?;
+    let (kv, _lock) = open::files(folder, engine, crate::Durability::Disk)?;
     of(&*kv, &folder.display().to_string(), now_ms, tell)
 }
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Engine, Scrub};
+use crate::{Durability, Engine, Scrub};
 
 mod log_kv;
 mod redb_kv;
@@ -91,9 +91,13 @@ impl KvError {
 }
 
 /// Opens or makes the engine's files in a folder that this process has locked.
-pub(crate) fn open(folder: &Path, engine: Engine) -> Result<Arc<dyn Kv>, KvError> {
+pub(crate) fn open(
+    folder: &Path,
+    engine: Engine,
+    durability: Durability,
+) -> Result<Arc<dyn Kv>, KvError> {
     Ok(match engine {
-        Engine::Log => Arc::new(log_kv::LogKv::open(&folder.join("log"))?),
+        Engine::Log => Arc::new(log_kv::LogKv::open(&folder.join("log"), durability)?),
         Engine::Redb => Arc::new(redb_kv::RedbKv::open_or_make(
             &folder.join("weir.redb"),
             |_| Ok(()),

@@ -19,6 +19,8 @@
 //! Tested by killing processes (all engines), and by cutting the power of a medium in memory at any write or sync, with any combination of
 //! unsynced sectors lost (log, and the redb file below it). No real machine has been unplugged.
 //!
+//! With [`Durability::Memory`] an answer means less: the kernel has it. See there.
+//!
 //! # Format 1
 //!
 //! A folder holds `lock`, `engine` (the engine's name) and the engine's files, which are one ordered map from keys to values. Keys are
@@ -60,7 +62,7 @@ mod writer;
 
 pub use dump::dump;
 pub use objects::{Expect, MAX_OBJECT_BYTES, Object, ObjectRange, ObjectWrite, RUN_SPACE, Written};
-pub use open::{Engine, open};
+pub use open::{Durability, Engine, open, open_with};
 pub use replicas::{Beat, Change, Peer, Replicas};
 pub use store::{
     Admission, Admit, Append, Appended, Budget, BudgetWindow, EventRecord, ModelUsage, OpenRun,

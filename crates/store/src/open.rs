@@ -48,18 +48,68 @@ impl std::str::FromStr for Engine {
     }
 }
 
+/// What an answer of the store promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// It was synced to the medium: it survives the machine.
+    #[default]
+    Disk,
+    /// It is with the kernel: it survives the process, however that dies. The medium follows within about a second; when the machine dies, the
+    /// latest commits may be missing, always the newest ones and each whole, so that every budget adds up again. Only of the log.
+    Memory,
+}
+
+impl Durability {
+    /// The name in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl std::str::FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Disk, Self::Memory]
+            .into_iter()
+            .find(|durability| durability.as_str() == text)
+            .ok_or_else(|| format!("unknown durability {text:?}: there are disk and memory"))
+    }
+}
+
 /// Opens the store in a folder, or makes one. Needs no async runtime; blocks while it reads what is live.
 ///
 /// # Errors
 /// When another process has it open, it is of another engine or a newer format, or its files cannot be read.
 pub fn open(folder: &Path, engine: Engine) -> Result<Arc<dyn Store>, StoreError> {
+    open_with(folder, engine, Durability::Disk)
+}
+
+/// As [`open`], with another promise.
+///
+/// # Errors
+/// As [`open`], and when the engine cannot keep this promise apart from the stronger one.
+pub fn open_with(
+    folder: &Path,
+    engine: Engine,
+    durability: Durability,
+) -> Result<Arc<dyn Store>, StoreError> {
+    if durability == Durability::Memory && engine != Engine::Log {
+        return Err(StoreError::Contract(format!(
+            "durability memory is of the log alone, and this store is kept by {}: choose --store log, or durability disk",
+            engine.as_str()
+        )));
+    }
     let path = || folder.display().to_string();
     let unwritable = |error: std::io::Error| StoreError::Write {
         path: path(),
         cause: error.to_string(),
     };
     std::fs::create_dir_all(folder).map_err(unwritable)?;
-    let (kv, lock) = files(folder, engine)?;
+    let (kv, lock) = files(folder, engine, durability)?;
     let identity = identity(&*kv).map_err(|cause| StoreError::Read {
         path: path(),
         cause,
@@ -69,16 +119,21 @@ pub fn open(folder: &Path, engine: Engine) -> Result<Arc<dyn Store>, StoreError>
         .and_then(|folder| folder.sync_all())
         .map_err(unwritable)?;
     let again = folder.to_owned();
-    let reopen = Box::new(move || kv::open(&again, engine));
+    let reopen = Box::new(move || kv::open(&again, engine, durability));
     let store = Embedded::start(folder.to_owned(), identity, kv, lock, reopen);
     Ok(Arc::new(store.map_err(|error| unreadable(folder, &error))?))
 }
 
 /// The engine's files, and the lock on the folder that is held while they are open.
-pub(crate) fn files(folder: &Path, engine: Engine) -> Result<(Arc<dyn Kv>, File), StoreError> {
+pub(crate) fn files(
+    folder: &Path,
+    engine: Engine,
+    durability: Durability,
+) -> Result<(Arc<dyn Kv>, File), StoreError> {
     let lock = lock(folder)?;
     claim(folder, engine)?;
-    let kv = kv::open(folder, engine).map_err(|error| unreadable(folder, &error.into()))?;
+    let kv =
+        kv::open(folder, engine, durability).map_err(|error| unreadable(folder, &error.into()))?;
     Ok((kv, lock))
 }
 

@@ -22,7 +22,8 @@ pub fn overwrite_account(
         path: folder.display().to_string(),
         cause,
     };
-    let kv = kv::open(folder, engine).map_err(|error| failed(error.to_string()))?;
+    let kv = kv::open(folder, engine, crate::Durability::Disk)
+        .map_err(|error| failed(error.to_string()))?;
     let text = serde_json::to_vec(account).map_err(|error| failed(error.to_string()))?;
     let key = key::account(tenant);
     let sealed = seal(&key, text);

@@ -12,7 +12,8 @@ use arc_swap::ArcSwap;
 use clap::Parser;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use weir_gateway::{Gateway, Snapshot, Tls, TlsFiles};
+use weir_gateway::{Gateway, Snapshot, StoreChoice, Tls, TlsFiles};
+use weir_store::Durability;
 use weir_telemetry::admin::{Action, Admin, Page};
 use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{Ending, run_until_signal};
@@ -51,6 +52,9 @@ pub struct Args {
     /// engine that made the folder, else log.
     #[arg(long, env = "WEIR_STORE", hide_env_values = true)]
     store: Option<String>,
+    /// What an acknowledged event has survived: disk (the machine's end), or memory (the process's end). Memory is of the log alone.
+    #[arg(long, env = "WEIR_DURABILITY", default_value_t = Durability::default().as_str().to_owned())]
+    durability: String,
     /// Print one JSON object a line instead of text.
     #[arg(long)]
     json: bool,
@@ -92,7 +96,11 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     let (listener, listen) = bind(args.listen, "--listen").await?;
     let (admin_listener, admin) = bind(args.admin, "--admin").await?;
     let folder = args.data.join("store");
-    let store = weir_gateway::open_store(args.store.as_deref(), folder, None).await?;
+    let choice = StoreChoice {
+        name: args.store,
+        durability: args.durability.parse().map_err(anyhow::Error::msg)?,
+    };
+    let store = weir_gateway::open_store(&choice, folder, None).await?;
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     let config = weir_gateway::Config::default();
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;

@@ -8,6 +8,9 @@
 //! The mark, in the checkpoint, says how far it goes. Opening reads every frame for segments above the mark and demands their sequences
 //! without a gap: a commit that was torn is the last one, so a gap is damage, and refused. A new segment follows each opening: the place of
 //! a torn frame is not written to again before it means nothing.
+//!
+//! With durability in memory a commit is not synced; the keeper does that once a second. A crash of the machine may then leave a gap: opening
+//! takes the commits before the first one that is missing and drops what comes after it, for good before anything new is written.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -19,8 +22,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::redb_kv::RedbKv;
 use super::{Batch, Kv, KvError, View};
-use crate::Scrub;
 use crate::fault;
+use crate::{Durability, Scrub};
 
 mod disk;
 mod frame;
@@ -57,6 +60,7 @@ struct Core {
     disk: Box<dyn Disk>,
     base: RedbKv,
     secret: frame::Secret,
+    durability: Durability,
     segment_bytes: u64,
     /// Where the next commit goes. Held through a commit.
     tail: Mutex<Tail>,
@@ -92,7 +96,7 @@ struct Tail {
 struct Named {
     name: String,
     bytes: u64,
-    file: Box<dyn Segment>,
+    file: Arc<dyn Segment>,
 }
 
 struct Shown {
@@ -120,20 +124,24 @@ struct Mark {
 }
 
 impl LogKv {
-    pub(crate) fn open(path: &Path) -> Result<Self, KvError> {
+    pub(crate) fn open(path: &Path, durability: Durability) -> Result<Self, KvError> {
         let folder = Folder::open(path).map_err(|error| KvError::from_io(&error))?;
         let segment = segment_bytes(folder.total_bytes());
-        Self::start(Box::new(folder), segment)
+        Self::start(Box::new(folder), segment, durability)
     }
 
     /// On a medium in memory, with segments so small that a test fills several.
     #[cfg(feature = "faults")]
     pub(crate) fn on(medium: Medium) -> Result<Self, KvError> {
-        Self::start(Box::new(medium), 64 << 10)
+        Self::start(Box::new(medium), 64 << 10, Durability::Disk)
     }
 
-    fn start(disk: Box<dyn Disk>, segment_bytes: u64) -> Result<Self, KvError> {
-        let core = Arc::new(replay::open(disk, segment_bytes)?);
+    fn start(
+        disk: Box<dyn Disk>,
+        segment_bytes: u64,
+        durability: Durability,
+    ) -> Result<Self, KvError> {
+        let core = Arc::new(replay::open(disk, segment_bytes, durability)?);
         let keeper = keeper::start(core.clone()).map_err(|error| KvError::from_io(&error))?;
         Ok(Self {
             core,
@@ -154,6 +162,10 @@ impl Drop for LogKv {
         if let Some(keeper) = self.keeper.take() {
             // A panic of the keeper was reported when it happened.
             let _ = keeper.join();
+        }
+        if self.core.durability == Durability::Memory {
+            // Nobody is left to be told; the next opening takes what is there.
+            let _ = self.core.sync_written();
         }
     }
 }
@@ -206,7 +218,10 @@ impl Core {
         let segment = tail.segment.as_ref().expect("made above");
         let written = segment.file.write_at(tail.offset, &frame).and_then(|()| {
             fault::point("log.written");
-            segment.file.sync()
+            match self.durability {
+                Durability::Disk => segment.file.sync(),
+                Durability::Memory => Ok(()),
+            }
         });
         // Not even a full disk is an exception: the blocks were there.
         written.map_err(|error| self.fail(KvError::Io(error.to_string())))?;

@@ -4,10 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::frame::BLOCK;
 use super::replay::save_mark;
 use super::{Core, Frozen, MAX_FROZEN, Named};
+use crate::Durability;
 use crate::fault;
 use crate::kv::KvError;
 
@@ -15,6 +17,9 @@ use crate::kv::KvError;
 const MAX_SPARES: usize = 3;
 /// Space that a segment made ahead leaves to others.
 const LEAVE_BYTES: u64 = 32 << 20;
+
+/// How often commits are synced that did not wait for it.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn start(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
     let world = fault::inherit();
@@ -41,17 +46,43 @@ impl Core {
     fn keep(&self) {
         loop {
             let mut work = self.work.lock();
-            while !*work {
-                self.wake.wait(&mut work);
+            let mut late = false;
+            while !*work && !late {
+                match self.durability {
+                    Durability::Disk => self.wake.wait(&mut work),
+                    Durability::Memory => {
+                        late = self.wake.wait_for(&mut work, SYNC_EVERY).timed_out();
+                    }
+                }
             }
             *work = false;
             drop(work);
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
+            if self.durability == Durability::Memory {
+                let _ = self.sync_written();
+            }
             // The error was noted as the fault that the next commit meets.
             let _ = self.keep_up();
         }
+    }
+
+    /// Syncs what commits did not wait for, oldest first.
+    pub(super) fn sync_written(&self) -> Result<(), KvError> {
+        self.sound()?;
+        let mut files = vec![];
+        for frozen in &self.shown.read().frozen {
+            files.extend(frozen.segments.lock().iter().map(|s| Arc::clone(&s.file)));
+        }
+        let tail = self.tail.lock();
+        files.extend(tail.segment.as_ref().map(|s| Arc::clone(&s.file)));
+        drop(tail);
+        for file in files {
+            let synced = file.sync();
+            synced.map_err(|error| self.fail(KvError::Io(error.to_string())))?;
+        }
+        Ok(())
     }
 
     /// All there is to do now.
@@ -106,6 +137,7 @@ impl Core {
         let name = format!("{number:08}.segment");
         let file = self.disk.create(&name, bytes);
         let file = file.map_err(|error| KvError::from_io(&error))?;
+        let file = Arc::from(file);
         self.spares.lock().push(Named { name, bytes, file });
         Ok(())
     }

@@ -10,12 +10,15 @@ use super::disk::Disk;
 use super::frame::{self, Secret};
 use super::table::Table;
 use super::{Core, Frozen, Mark, Named, Shown, Tail};
+use crate::Durability;
 use crate::kv::redb_kv::{Put, RedbKv};
 use crate::kv::{Batch, Kv, KvError};
 use crate::record::{BadRecord, Decoder, Encoder, seal, unseal};
 
 /// Where the mark is in the checkpoint: before all families of records, and in none of their ranges.
 const MARK_KEY: &[u8] = b"\0log";
+/// There while commits may have been made that were not synced.
+const LOOSE_KEY: &[u8] = b"\0loose";
 /// Format of mark and frames.
 const FORMAT: u64 = 1;
 /// With more than this many segments to read back, they are carried over before the first commit: a process that is killed again and again
@@ -23,7 +26,11 @@ const FORMAT: u64 = 1;
 const MAX_BEHIND: usize = 2;
 
 /// Opens the log; the keeper is yet to be started.
-pub(super) fn open(disk: Box<dyn Disk>, segment_bytes: u64) -> Result<Core, KvError> {
+pub(super) fn open(
+    disk: Box<dyn Disk>,
+    segment_bytes: u64,
+    durability: Durability,
+) -> Result<Core, KvError> {
     let io = |error: std::io::Error| KvError::from_io(&error);
     let names = disk.segments().map_err(io)?;
     if !names.is_empty() && !disk.has_base().map_err(io)? {
@@ -33,7 +40,8 @@ pub(super) fn open(disk: Box<dyn Disk>, segment_bytes: u64) -> Result<Core, KvEr
     let (mark, secret) = mark(&base)?;
     let last_name = names.iter().filter_map(|name| number(name)).max();
     let found = read(&*disk, names, mark, &secret).map_err(io)?;
-    let frozen = replay(found.commits, mark)?;
+    let is_loose = loosened(&base, durability)?;
+    let frozen = replay(found.commits, mark, is_loose)?;
     let (end, behind) = match frozen {
         None => (mark, VecDeque::new()),
         Some((table, end)) => {
@@ -54,11 +62,12 @@ pub(super) fn open(disk: Box<dyn Disk>, segment_bytes: u64) -> Result<Core, KvEr
     }
     let many = behind
         .front()
-        .is_some_and(|frozen| frozen.segments.lock().len() > MAX_BEHIND);
+        .is_some_and(|frozen| is_loose || frozen.segments.lock().len() > MAX_BEHIND);
     let core = Core {
         disk,
         base,
         secret,
+        durability,
         segment_bytes,
         tail: Mutex::new(Tail {
             segment: None,
@@ -82,7 +91,11 @@ pub(super) fn open(disk: Box<dyn Disk>, segment_bytes: u64) -> Result<Core, KvEr
         stopping: AtomicBool::new(false),
     };
     if many {
+        // After gaps also so that what was dropped can never be taken for something new.
         core.carry_over()?;
+    }
+    if is_loose && durability == Durability::Disk {
+        core.base.write(|put| put(LOOSE_KEY, None))?;
     }
     core.wake_keeper();
     Ok(core)
@@ -170,7 +183,7 @@ fn read(
         let segment = Named {
             name,
             bytes: bytes.len() as u64,
-            file,
+            file: Arc::from(file),
         };
         if frames.is_empty() {
             found.spares.push(segment);
@@ -186,15 +199,33 @@ fn read(
     Ok(found)
 }
 
-/// The commits after the mark as a table; none may be missing before the last.
-fn replay(mut commits: Vec<Commit>, mark: Mark) -> Result<Option<(Table, Mark)>, KvError> {
+/// Whether commits were made, or are going to be, that did not wait for a sync; noted in the checkpoint before the first.
+fn loosened(base: &RedbKv, durability: Durability) -> Result<bool, KvError> {
+    let noted = base.view()?.get(LOOSE_KEY)?.is_some();
+    if durability == Durability::Memory && !noted {
+        base.write(|put| put(LOOSE_KEY, Some(&seal(LOOSE_KEY, vec![]))))?;
+    }
+    Ok(noted)
+}
+
+/// The commits after the mark as a table. None may be missing before the last; where commits were not synced, those up to the first that is
+/// missing count, and the mark that is returned leaves the rest behind.
+fn replay(
+    mut commits: Vec<Commit>,
+    mark: Mark,
+    is_loose: bool,
+) -> Result<Option<(Table, Mark)>, KvError> {
     commits.sort_by_key(|commit| (commit.sequence, commit.segment));
+    let last_segment = commits.iter().map(|commit| commit.segment).max();
     let table = Table::default();
     let mut end = mark;
     let mut segments = BTreeSet::new();
     for commit in commits {
         let wanted = end.sequence + 1;
         if commit.sequence != wanted || commit.segment < end.segment {
+            if is_loose {
+                break;
+            }
             return Err(damaged(format!(
                 "commit {wanted} is missing, commit {} of segment {} is there",
                 commit.sequence, commit.segment
@@ -209,6 +240,10 @@ fn replay(mut commits: Vec<Commit>, mark: Mark) -> Result<Option<(Table, Mark)>,
             segment: commit.segment,
             sequence: commit.sequence,
         };
+    }
+    if is_loose && let Some(segment) = last_segment {
+        let sequence = end.sequence;
+        return Ok(Some((table, Mark { segment, sequence })));
     }
     Ok((!segments.is_empty()).then_some((table, end)))
 }

@@ -1,5 +1,6 @@
 //! The log on a medium that loses power, with frames torn and bits flipped. The keeper does not run here: its work is done at chosen moments.
 
+mod loose;
 mod merge;
 mod power;
 mod torn;
@@ -9,6 +10,7 @@ use std::ops::ControlFlow;
 
 use super::medium::{Medium, Random};
 use super::{Core, replay};
+use crate::Durability;
 use crate::kv::{Batch, KvError, View};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -17,7 +19,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 const SEGMENT: u64 = 6 * 4096;
 
 fn open(medium: &Medium) -> Result<Core, KvError> {
-    replay::open(Box::new(medium.clone()), SEGMENT)
+    replay::open(Box::new(medium.clone()), SEGMENT, Durability::Disk)
 }
 
 /// All pairs but the mark.

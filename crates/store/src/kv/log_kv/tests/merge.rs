@@ -105,7 +105,7 @@ fn readers_beside_the_writer_and_the_keeper_see_whole_commits_in_their_order() {
     const KEYS: u8 = 20;
     let folder = tempfile::tempdir().unwrap();
     let disk = crate::kv::log_kv::disk::Folder::open(folder.path()).unwrap();
-    let core = Arc::new(replay::open(Box::new(disk), SEGMENT).unwrap());
+    let core = Arc::new(replay::open(Box::new(disk), SEGMENT, Durability::Disk).unwrap());
     let keeper = keeper::start(core.clone()).unwrap();
     let commit = |n: u64| {
         let keys = (0..KEYS).map(|key| (vec![b'a', key], Some(n.to_be_bytes().to_vec())));
