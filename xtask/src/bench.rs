@@ -6,6 +6,7 @@
 mod engine;
 mod gateway;
 mod http;
+mod load;
 mod machine;
 mod quickstart;
 mod report;
@@ -21,7 +22,7 @@ use crate::repo;
 use report::Report;
 
 const HELP: &str = "\
-cargo xtask bench quickstart|gateway|store|engine|all [OPTION VALUE]...
+cargo xtask bench quickstart|gateway|store|engine|load|all [OPTION VALUE]...
 
   --dir DIR        manifests to serve (examples/quickstart)
   --rounds N       starts, and rounds of every rate (5)
@@ -29,7 +30,8 @@ cargo xtask bench quickstart|gateway|store|engine|all [OPTION VALUE]...
   --engines A,B    stores to measure (those that `weir up --store` takes)
   --models DIR     engine: model directories, and beside each its weights as NAME-Q8_0.gguf and NAME-Q4_0.gguf for the peers
   --python FILE    engine: a Python with the peers' packages, xllamacpp and openvino-genai
-  --rows A,B       engine: prefill-512, decode-1, decode-1500, decode-16, mixed (all)
+  --peers A,B      load: other gateways beside ours (smg,vllm-router,litellm; none: --peers -)
+  --rows A,B       engine: prefill-512, decode-1, decode-1500, decode-16, mixed (all); load: names of its rows, with ; between them (all)
 
 Prints one line for every figure and appends it as JSON to target/bench/WHAT.jsonl. `WEIR_BIN` names another `weir` than the one built here.";
 
@@ -42,6 +44,7 @@ pub(crate) struct Options {
     engines: Vec<String>,
     models: Option<PathBuf>,
     python: Option<PathBuf>,
+    peers: Vec<String>,
     rows: Vec<String>,
 }
 
@@ -51,7 +54,7 @@ impl Options {
             bail!("{HELP}");
         };
         ensure!(
-            ["quickstart", "gateway", "store", "engine", "all"].contains(what),
+            ["quickstart", "gateway", "store", "engine", "load", "all"].contains(what),
             "{HELP}"
         );
         let mut options = Self {
@@ -65,6 +68,7 @@ impl Options {
                 .collect(),
             models: None,
             python: None,
+            peers: load::peer_names(),
             rows: Vec::new(),
         };
         while let [name, more @ ..] = rest {
@@ -82,8 +86,13 @@ impl Options {
                 "--seconds" => options.seconds = number()?.into(),
                 "--models" => options.models = Some(PathBuf::from(value)),
                 "--python" => options.python = Some(PathBuf::from(value)),
-                "--rows" => options.rows = value.split(',').map(str::to_owned).collect(),
                 "--engines" => options.engines = value.split(',').map(str::to_owned).collect(),
+                "--peers" => options.peers = value.split(',').map(str::to_owned).collect(),
+                "--rows" => {
+                    // Names of kinds of load have commas.
+                    let between = if options.what == "load" { ';' } else { ',' };
+                    options.rows = value.split(between).map(str::to_owned).collect();
+                }
                 _ => bail!("unknown option {name:?}\n\n{HELP}"),
             }
             rest = more;
@@ -99,7 +108,8 @@ impl Options {
 /// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Result<String> {
     let options = Options::parse(words)?;
-    if options.what != "store" && std::env::var_os("WEIR_BIN").is_none() {
+    if !["store", "load"].contains(&options.what.as_str()) && std::env::var_os("WEIR_BIN").is_none()
+    {
         return with_release_build(words);
     }
     let mut report = Report::new(words);
@@ -120,6 +130,10 @@ pub(crate) fn run(words: &[&str]) -> Result<String> {
     if options.what == "engine" {
         report.file("engine")?;
         engine::measure(&options, &mut report)?;
+    }
+    if options.wants("load") {
+        report.file("load")?;
+        load::measure(&options, &mut report)?;
     }
     Ok(format!("bench: {} figures", report.count()))
 }

@@ -105,6 +105,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-worker",
         ],
     ),
+    // Puts load on a gateway from outside; stands behind one as a worker.
+    ("weir-load", &["weir-manifest", "weir-protocol"]),
     // Automation. Measures what people run, so it starts it as the end-to-end tests do.
     ("xtask", &["weir-api", "weir-e2e"]),
 ];
