@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, Sleep};
 
 use super::body::ByteStream;
@@ -102,9 +102,11 @@ impl<S: Shape, A: Attendance> EventStream<S, A> {
 impl<S: Shape, A: Attendance> ByteStream for EventStream<S, A> {
     fn poll_bytes(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let this = &mut *self;
-        while !this.done {
+        let mut gathered = Gathered::default();
+        while !this.done && gathered.len() < GATHERED_BYTES {
             let bytes = match this.source.poll_next(cx) {
-                Poll::Pending => return this.poll_silence(cx).map(Some),
+                Poll::Pending if gathered.len() == 0 => return this.poll_silence(cx).map(Some),
+                Poll::Pending => break,
                 Poll::Ready(None) => {
                     this.done = true;
                     None
@@ -126,11 +128,45 @@ impl<S: Shape, A: Attendance> ByteStream for EventStream<S, A> {
                 }
             };
             if let Some(bytes) = bytes {
-                this.spoke = Instant::now();
-                return Poll::Ready(Some(bytes));
+                gathered.add(bytes);
             }
         }
-        Poll::Ready(None)
+        let bytes = gathered.take();
+        if bytes.is_some() {
+            this.spoke = Instant::now();
+        }
+        Poll::Ready(bytes)
+    }
+}
+
+/// What is sent at once at most, and a little more: what a reader that lags gets with one write.
+const GATHERED_BYTES: usize = 16 << 10;
+
+/// Events that are ready together. One alone is not copied.
+#[derive(Default)]
+struct Gathered {
+    first: Option<Bytes>,
+    all: BytesMut,
+}
+
+impl Gathered {
+    fn len(&self) -> usize {
+        self.first.as_ref().map_or(self.all.len(), Bytes::len)
+    }
+
+    fn add(&mut self, bytes: Bytes) {
+        if let Some(first) = self.first.take() {
+            self.all.extend_from_slice(&first);
+        } else if self.all.is_empty() {
+            self.first = Some(bytes);
+            return;
+        }
+        self.all.extend_from_slice(&bytes);
+    }
+
+    fn take(self) -> Option<Bytes> {
+        self.first
+            .or_else(|| (!self.all.is_empty()).then(|| self.all.freeze()))
     }
 }
 

@@ -35,8 +35,13 @@ struct Tail {
     last: u64,
     ended: bool,
     moved: bool,
+    /// Those who have everything.
     waiting: Vec<(u64, Waker)>,
+    readers: usize,
 }
+
+/// Events kept of a run that nobody reads: whoever comes soon after it began finds them here.
+const UNREAD_TAIL: usize = 8;
 
 /// Who may write to a run, and how it is meant to end.
 pub(crate) struct Control {
@@ -141,11 +146,19 @@ impl Hub {
     /// Shows durable events to the run's subscribers.
     pub(crate) fn publish(&self, live: &LiveRun, frames: impl IntoIterator<Item = Frame>) {
         let mut tail = live.tail.lock();
+        if tail.readers > 0 && tail.waiting.len() == tail.readers {
+            // Everybody has them; who comes later reads from the store.
+            tail.frames.clear();
+        }
+        let most = match tail.readers {
+            0 => self.tail_events.min(UNREAD_TAIL),
+            _ => self.tail_events,
+        };
         for frame in frames {
             debug_assert_eq!(frame.sequence, tail.last + 1, "a gap in {}", live.id);
             tail.last = frame.sequence;
             tail.ended |= frame.is_terminal();
-            if tail.frames.len() >= self.tail_events {
+            if tail.frames.len() >= most {
                 tail.frames.pop_front();
             }
             tail.frames.push_back(frame);
@@ -170,6 +183,7 @@ pub(crate) enum Next {
 
 impl LiveRun {
     pub(crate) fn subscriber(&self) -> u64 {
+        self.tail.lock().readers += 1;
         self.subscribers.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -191,10 +205,9 @@ impl LiveRun {
     }
 
     pub(crate) fn unsubscribe(&self, subscriber: u64) {
-        self.tail
-            .lock()
-            .waiting
-            .retain(|(waiting, _)| *waiting != subscriber);
+        let mut tail = self.tail.lock();
+        tail.readers -= 1;
+        tail.waiting.retain(|(waiting, _)| *waiting != subscriber);
     }
 
     /// Takes at most `most` frames after `cursor`, or leaves the waker.
@@ -226,5 +239,52 @@ impl LiveRun {
         let skip = (cursor + 1 - first) as usize;
         into.extend(tail.frames.iter().skip(skip).take(most).cloned());
         Poll::Ready(Next::Taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::encode;
+    use weir_run::EventKind;
+
+    fn frame(sequence: u64) -> Frame {
+        encode(sequence, &EventKind::Started { queue_ms: sequence })
+    }
+
+    /// Polls once: the last sequence taken, or what else it found.
+    fn poll(live: &LiveRun, reader: u64, cursor: u64) -> Option<u64> {
+        let mut taken = VecDeque::new();
+        let seat = (reader, Waker::noop());
+        match live.poll_after(cursor, 16, seat, &mut taken) {
+            Poll::Ready(Next::Taken) => taken.back().map(|frame| frame.sequence),
+            Poll::Pending => Some(0),
+            Poll::Ready(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_tail_keeps_what_somebody_has_yet_to_read_and_little_else() {
+        let hub = Hub::new(64);
+        let live = hub.open(RunId::new(1, 1), 0);
+        let kept = || live.tail.lock().frames.len();
+        hub.publish(&live, (1..=20).map(frame));
+        assert_eq!(kept(), UNREAD_TAIL, "nobody reads");
+        let (slow, keen) = (live.subscriber(), live.subscriber());
+        assert_eq!(poll(&live, keen, 20), Some(0), "it has everything");
+        hub.publish(&live, (21..=40).map(frame));
+        assert_eq!(kept(), UNREAD_TAIL + 20, "one has not read them");
+        assert_eq!(poll(&live, slow, 0), None, "the store has the first");
+        for reader in [slow, keen] {
+            assert_eq!(poll(&live, reader, 30), Some(40));
+            assert_eq!(poll(&live, reader, 40), Some(0));
+        }
+        hub.publish(&live, [frame(41)]);
+        assert_eq!(kept(), 1, "both had everything before it");
+        assert_eq!(poll(&live, slow, 40), Some(41));
+        live.unsubscribe(keen);
+        assert_eq!(poll(&live, slow, 41), Some(0));
+        hub.publish(&live, [frame(42)]);
+        assert_eq!(kept(), 1);
     }
 }

@@ -68,6 +68,12 @@ impl EventSource {
         });
     }
 
+    fn leave(&mut self) {
+        if let Some((live, subscriber)) = self.live.take() {
+            live.unsubscribe(subscriber);
+        }
+    }
+
     fn read(&mut self) {
         let (store, run, after) = (Arc::clone(&self.store), self.run, Sequence(self.cursor));
         self.reading = Some(Box::pin(
@@ -126,7 +132,7 @@ impl EventSource {
                 Next::Taken => {}
                 Next::Behind => self.read(),
                 Next::Ended => self.done = true,
-                Next::Moved => self.live = None,
+                Next::Moved => self.leave(),
             }
         }
     }
@@ -170,8 +176,6 @@ impl EventSource {
 impl Drop for EventSource {
     fn drop(&mut self) {
         self.unfollow();
-        if let Some((live, subscriber)) = &self.live {
-            live.unsubscribe(*subscriber);
-        }
+        self.leave();
     }
 }

@@ -18,6 +18,9 @@ use crate::clock::now_ms;
 use crate::core::CANCELLED;
 use crate::metrics::Metrics;
 
+/// A worker is told of progress in steps of this part of its window: often enough that no run waits for credit, and not with every row.
+const GRANTS_IN_WINDOW: u64 = 8;
+
 /// What became of one run's append.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -91,11 +94,17 @@ impl Link {
             };
             // Rows that came meanwhile are pending; those before them are durable.
             let acknowledged = held.writer.acknowledged(&held.pending);
-            progress.push(progress::Run {
-                run: id_bytes(run),
-                acknowledged,
-                credit: acknowledged + self.core.config.row_window,
-            });
+            let window = self.core.config.row_window;
+            if pending.is_terminal()
+                || acknowledged.saturating_sub(held.granted) >= window / GRANTS_IN_WINDOW
+            {
+                held.granted = acknowledged;
+                progress.push(progress::Run {
+                    run: id_bytes(run),
+                    acknowledged,
+                    credit: acknowledged + window,
+                });
+            }
             let created_at_ms = held.writer.created_at_ms;
             self.core
                 .metrics
@@ -114,7 +123,9 @@ impl Link {
             }
         }
         point("link.published");
-        self.send(Progress { runs: progress });
+        if !progress.is_empty() {
+            self.send(Progress { runs: progress });
+        }
         point("link.acknowledged");
     }
 
@@ -153,16 +164,18 @@ pub(crate) async fn append_durably(
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let begun = Instant::now();
-    let outcomes = match retrying(&*store, appends.clone()).await {
+    let outcomes = match retrying(&*store, &appends).await {
         Ok(outcomes) => outcomes,
         // One run's log is not what was thought; the others must not suffer for it.
         Err(StoreError::Contract(_) | StoreError::Read { .. }) if appends.len() > 1 => {
             let mut outcomes = Vec::with_capacity(appends.len());
-            for append in appends {
-                outcomes.extend(match retrying(&*store, vec![append]).await {
-                    Ok(one) => one,
-                    Err(error) => vec![Outcome::Lost(error.to_string())],
-                });
+            for append in &appends {
+                outcomes.extend(
+                    match retrying(&*store, std::slice::from_ref(append)).await {
+                        Ok(one) => one,
+                        Err(error) => vec![Outcome::Lost(error.to_string())],
+                    },
+                );
             }
             outcomes
         }
@@ -193,10 +206,10 @@ pub(crate) async fn take_over_durably(
     }
 }
 
-async fn retrying(store: &dyn Store, appends: Vec<Append>) -> Result<Vec<Outcome>, StoreError> {
+async fn retrying(store: &dyn Store, appends: &[Append]) -> Result<Vec<Outcome>, StoreError> {
     let begun = Instant::now();
     loop {
-        let error = match store.append(appends.clone()).await {
+        let error = match store.append(appends.to_vec()).await {
             Ok(answers) => return Ok(answers.into_iter().map(outcome).collect()),
             Err(error) => error,
         };

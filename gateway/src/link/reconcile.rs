@@ -119,6 +119,7 @@ impl Link {
                 attempts: orphan.attempts,
                 dispatch: None,
                 sent: Instant::now(),
+                granted: 0,
                 shown: None,
                 pending: Pending::default(),
             },
@@ -165,6 +166,7 @@ impl Link {
         };
         held.writer.epoch = epoch;
         let from_index = held.writer.rewind();
+        held.granted = from_index;
         let intent = {
             let mut control = held.writer.live.control.lock();
             control.phase = Phase::On(self.handle.clone());

@@ -50,7 +50,7 @@ pub(crate) struct Held {
     /// Until the worker started it.
     pub(crate) dispatch: Option<Dispatch>,
     pub(crate) sent: Instant,
-    /// When tokens of it became visible last.
+    pub(crate) granted: u64,
     pub(crate) shown: Option<Instant>,
     pub(crate) pending: Pending,
 }
@@ -281,6 +281,7 @@ impl Link {
             attempts,
             dispatch,
             sent: Instant::now(),
+            granted: 0,
             shown: None,
             pending: Pending::default(),
         };

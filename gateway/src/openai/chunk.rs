@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 use weir_run::{Event, EventKind, FinishReason, Run, TokenLogprob, ToolCallDelta, Usage};
 
+use super::around::Around;
 use super::outcome::Envelope;
 use super::wire::{ChatChunk, ChunkChoice, CompletionLogprobs, Delta, EndedBy};
 use super::{Kind, Presentation};
@@ -17,6 +18,8 @@ pub(super) struct Chunks {
     created: u64,
     presentation: Presentation,
     choices: Vec<ChoiceState>,
+    /// What stands around the text of a chunk that is text and nothing else.
+    around: Option<Around>,
 }
 
 #[derive(Clone, Default)]
@@ -37,7 +40,26 @@ impl Chunks {
             created: run.created_at_ms / 1000,
             choices: vec![ChoiceState::default(); run.choices.max(1) as usize],
             presentation,
+            around: None,
         }
+    }
+
+    /// Nearly every chunk differs from the one before in its text alone, which is JSON already: it is set between the same bytes.
+    fn plain(&mut self, frame: &Frame) -> Option<Bytes> {
+        let [only] = self.choices.as_slice() else {
+            return None;
+        };
+        let is_plain = only.began && !only.finished && self.presentation.logprobs.is_none();
+        let text = frame
+            .plain_text()
+            .filter(|text| is_plain && text.len() > 2)?;
+        if self.around.is_none() {
+            let mut out = BytesMut::new();
+            let choice = self.choice(0, Some(Around::MARK), Vec::new(), None);
+            self.write(&mut out, &[choice], None);
+            self.around = Around::of(&out);
+        }
+        self.around.as_ref().map(|around| around.text(text))
     }
 
     fn write(&self, out: &mut BytesMut, choices: &[ChunkChoice<'_>], usage: Option<Usage>) {
@@ -178,6 +200,9 @@ impl Chunks {
 
 impl Shape for Chunks {
     fn event(&mut self, frame: &Frame) -> Option<Bytes> {
+        if let Some(bytes) = self.plain(frame) {
+            return Some(bytes);
+        }
         let Ok(event) = Event::decode(frame.kind, &frame.data()) else {
             return self.broken();
         };

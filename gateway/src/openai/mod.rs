@@ -1,6 +1,7 @@
 //! OpenAI's calls over the same runs: other words for the same things.
 
 mod answer;
+mod around;
 mod call;
 pub(crate) mod called;
 mod chunk;
