@@ -9,6 +9,9 @@ pub struct Config {
     pub replica: String,
     /// Largest request body in bytes. A context of 128k tokens as JSON text stays below 1 MiB; as token ids below 1 MiB too.
     pub body_bytes: usize,
+    /// Bytes of bodies held at once, of all requests from their arrival to their admission; of one tenant a quarter of that. One that finds no
+    /// room is refused and may try again.
+    pub bodies_bytes: usize,
     /// Deepest nesting of a JSON body: the contract needs 5.
     pub json_depth: usize,
     /// Largest block of request headers in bytes.
@@ -23,6 +26,10 @@ pub struct Config {
     pub write_timeout: Duration,
     /// Most connections at once; further ones wait in the listener's backlog.
     pub max_connections: usize,
+    /// Most of them from one address.
+    pub max_connections_of_one: usize,
+    /// How long a connection may stay open without a request.
+    pub idle_timeout: Duration,
     /// Silence on a stream after which a comment is sent.
     pub keep_alive: Duration,
     /// Largest file that a client may send: as large as `OpenAI` takes for a batch.
@@ -66,6 +73,7 @@ impl Default for Config {
         Self {
             replica: "gateway-0".to_owned(),
             body_bytes: 4 << 20,
+            bodies_bytes: 64 << 20,
             json_depth: 32,
             header_bytes: 32 << 10,
             header_count: 100,
@@ -73,6 +81,8 @@ impl Default for Config {
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             max_connections: 10_000,
+            max_connections_of_one: 5_000,
+            idle_timeout: Duration::from_mins(1),
             keep_alive: Duration::from_secs(15),
             file_bytes: 200 << 20,
             tenant_file_bytes: 1 << 30,

@@ -21,6 +21,7 @@ use crate::batches::Batches;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::evidence::Evidence;
+use crate::http::receive::Bodies;
 use crate::http::secured::Handshakes;
 use crate::http::tls::Tls;
 use crate::hub::{Hub, Intent, LiveRun, Phase};
@@ -51,6 +52,7 @@ pub(crate) struct Core {
     pub(crate) batches: Batches,
     pub(crate) alerts: AlertState,
     pub(crate) audit: AuditSender,
+    pub(crate) bodies: Arc<Bodies>,
     pub(crate) draining: AtomicBool,
     /// The listener's certificate, where it speaks TLS.
     pub(crate) tls: OnceLock<Tls>,

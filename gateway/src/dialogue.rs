@@ -14,6 +14,26 @@ pub struct Dialogue {
     pub tools: Option<Value>,
 }
 
+impl Dialogue {
+    /// Bytes of text in it, keys and marks aside.
+    pub(crate) fn bytes(&self) -> usize {
+        let messages = self.messages.iter().map(text_bytes).sum::<usize>();
+        messages + self.tools.as_ref().map_or(0, text_bytes)
+    }
+}
+
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(text_bytes).sum(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| key.len() + text_bytes(value))
+            .sum(),
+        _ => 8,
+    }
+}
+
 /// What a Llama 3 template that knows tools speaks of.
 const LLAMA_MARK: &str = "python_tag";
 /// What a Hermes or Qwen template that knows tools speaks of.

@@ -24,6 +24,7 @@ use crate::core::Core;
 use crate::directory::Directory;
 use crate::evidence::{Evidence, Times};
 use crate::files::keep_swept;
+use crate::http::receive::Bodies;
 use crate::http::server;
 use crate::hub::Hub;
 use crate::links::Links;
@@ -85,6 +86,7 @@ impl Gateway {
             alerts: AlertState::new(registry),
             audit,
             hub: Arc::new(Hub::new(config.tail_events)),
+            bodies: Bodies::new(config.bodies_bytes),
             tokenizers: TokenizerPool::new(config.tokenizer_threads, config.tokenizer_queue),
             evidence: Evidence::new(
                 config.replica.clone(),

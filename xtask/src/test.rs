@@ -34,9 +34,9 @@ pub(crate) enum Extent {
 
 impl Extent {
     /// How often the tests that count faults inject one: kills of processes (with each store), crash points in process, worlds in which
-    /// the power is cut eight times, request keys that two gateways are asked for at once, and schemas that outputs follow; deaths in the
-    /// model of a run's life, and seeds of the simulations of queues and of rollouts.
-    fn counts(self) -> [(&'static str, &'static str); 9] {
+    /// the power is cut eight times, request keys that two gateways are asked for at once, schemas that outputs follow, and how many times
+    /// the usual number of hostile clients come; deaths in the model of a run's life, and seeds of the simulations of queues and of rollouts.
+    fn counts(self) -> [(&'static str, &'static str); 10] {
         match self {
             Self::Usual => [
                 ("WEIR_KILLS", "60"),
@@ -48,6 +48,7 @@ impl Extent {
                 ("WEIR_MODEL_CRASHES", "1"),
                 ("WEIR_SEEDS", "1"),
                 ("WEIR_ROLLOUTS", "300"),
+                ("WEIR_HOSTILE", "1"),
             ],
             Self::Full => [
                 ("WEIR_KILLS", "500"),
@@ -59,6 +60,7 @@ impl Extent {
                 ("WEIR_MODEL_CRASHES", "2"),
                 ("WEIR_SEEDS", "20"),
                 ("WEIR_ROLLOUTS", "3000"),
+                ("WEIR_HOSTILE", "10"),
             ],
         }
     }

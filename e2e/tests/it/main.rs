@@ -19,6 +19,7 @@ mod fleet;
 mod formats;
 mod full_disk;
 mod gateway_death;
+mod hostile;
 mod key_race;
 mod ledger;
 mod lost_commits;

@@ -1,6 +1,7 @@
 //! From a parsed request to a durable, queued run, with the refusals in the order of the contract.
 
 mod detach;
+mod early;
 mod judge;
 mod limits;
 mod plan;

@@ -49,6 +49,7 @@ impl Core {
                 &candidate.version,
                 &request.input,
                 request.params,
+                largest_prompt(tenant, u64::from(candidate.version.context_tokens)).0,
             )
             .await?;
         let context = u64::from(candidate.version.context_tokens);
@@ -64,6 +65,16 @@ impl Core {
     }
 }
 
+/// The longest prompt, and what bounds it.
+fn largest_prompt(tenant: &Tenant, context: u64) -> (u64, &'static str) {
+    // One position is kept for output.
+    let context_prompt = context.saturating_sub(1);
+    match tenant.max_prompt_tokens.map(u64::from) {
+        Some(largest) if largest < context_prompt => (largest, "this tenant's limit"),
+        _ => (context_prompt, "the model's context"),
+    }
+}
+
 fn caps(tenant: &Tenant, context: u64, prompt: u64, request: &RunRequest) -> ApiResult<u64> {
     if prompt == 0 {
         return Err(ApiError::invalid(
@@ -71,16 +82,8 @@ fn caps(tenant: &Tenant, context: u64, prompt: u64, request: &RunRequest) -> Api
             "the prompt has no tokens; send some text",
         ));
     }
-    // One position is kept for output.
-    let context_prompt = context.saturating_sub(1);
-    let tenant_prompt = tenant.max_prompt_tokens.map_or(u64::MAX, u64::from);
-    let largest_prompt = context_prompt.min(tenant_prompt);
+    let (largest_prompt, whose) = largest_prompt(tenant, context);
     if prompt > largest_prompt {
-        let whose = if tenant_prompt < context_prompt {
-            "this tenant's limit"
-        } else {
-            "the model's context"
-        };
         return Err(ApiError::new(
             ErrorCode::PromptTooLong,
             format!(

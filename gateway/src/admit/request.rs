@@ -74,6 +74,19 @@ pub(crate) enum Input {
     Tokens(Vec<u32>),
 }
 
+impl Input {
+    /// Bytes of text in it.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::User(text) | Self::Text(text) => text.len(),
+            Self::Chat(messages) => messages.iter().map(|m| m.content.len()).sum(),
+            // As rendered it is about this long; tools and calls are JSON.
+            Self::Dialogue(dialogue) => dialogue.bytes(),
+            Self::Tokens(_) => 0,
+        }
+    }
+}
+
 /// Sampling fields; absent ones take the model's defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sampling {

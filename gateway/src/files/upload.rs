@@ -17,9 +17,9 @@ use super::sweep::{KEYS, Marker, take_away};
 use crate::clock::now_ms;
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
+use crate::http::receive::discard;
 use crate::http::reply::json;
 use crate::http::route::Call;
-use crate::http::server::discard;
 use crate::openai::idempotency_key;
 
 /// Longest time for a whole upload.

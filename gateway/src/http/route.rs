@@ -11,8 +11,8 @@ use super::body::Body;
 use super::cors;
 use super::paths::Route;
 use super::rates;
+use super::receive::{Share, receive};
 use super::reply::{self, X_REQUEST_ID};
-use super::server::read_body;
 use crate::admit::draining;
 use crate::auth::authenticate;
 use crate::clock::random_u128;
@@ -28,6 +28,8 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
     pub(crate) query: String,
     body: Option<Incoming>,
+    /// Room for the body, until the request is done with.
+    share: Option<Share>,
 }
 
 /// Answers one request.
@@ -112,6 +114,7 @@ async fn dispatch(
         headers: parts.headers,
         query,
         body: Some(body),
+        share: None,
     };
     let method = parts.method;
     let counted = (route.makes_runs() && method == Method::POST)
@@ -179,6 +182,7 @@ impl Call {
             headers,
             query: String::new(),
             body: None,
+            share: None,
         }
     }
 
@@ -190,7 +194,11 @@ impl Call {
     /// The body, which can be taken once.
     pub(crate) async fn read_body(&mut self) -> ApiResult<bytes::Bytes> {
         match self.body.take() {
-            Some(body) => read_body(&self.core.config, body).await,
+            Some(body) => {
+                let share = self.core.bodies.share(&self.tenant.name);
+                let share = self.share.insert(share);
+                receive(&self.core.config, &self.headers, body, share).await
+            }
             None => Ok(bytes::Bytes::new()),
         }
     }

@@ -1,26 +1,27 @@
 //! Accepting connections, within bounds, until told to stop.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
+use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::conn::auto::{Builder, Connection, HttpServerConnExec};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-use weir_protocol::error::ErrorCode;
+use tokio_util::task::TaskTracker;
 
+use super::connection::{Activity, Addresses, BusyBody, Closing, Place, drive};
 use super::io::TimedIo;
 use super::route::{handle, refuse};
 use super::secured::Secured;
 use crate::config::Config;
 use crate::core::Core;
-use crate::error::{ApiError, ApiResult};
 
 /// Serves until `stop`. Then finishes the requests that are under way, for at most `grace`, and tells whoever still comes that it drains.
 pub(crate) async fn serve(
@@ -30,19 +31,22 @@ pub(crate) async fn serve(
     grace: Duration,
 ) {
     let connections = Arc::new(Semaphore::new(core.config.max_connections));
-    let graceful = GracefulShutdown::new();
+    let (open, closing) = (TaskTracker::new(), CancellationToken::new());
     let door = Door {
-        builder: protocol(&core.config),
+        builder: Arc::new(protocol(&core.config)),
         core,
         connections,
+        addresses: Arc::default(),
     };
     tokio::select! {
-        () = door.open(&listener, &graceful) => {}
+        () = door.open(&listener, &open, &closing) => {}
         () = stop.cancelled() => {}
     }
+    open.close();
+    closing.cancel();
     tokio::select! {
         // hyper's graceful shutdown may never end: the deadline is ours.
-        ended = tokio::time::timeout(grace, graceful.shutdown()) => if ended.is_err() {
+        ended = tokio::time::timeout(grace, open.wait()) => if ended.is_err() {
             tracing::warn!("cut connections that were still open at the end of the grace period");
         },
         () = door.refuse(&listener) => {}
@@ -52,40 +56,66 @@ pub(crate) async fn serve(
 /// Where connections come in.
 struct Door {
     core: Arc<Core>,
-    builder: Builder<TokioExecutor>,
+    builder: Arc<Builder<TokioExecutor>>,
     connections: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
 }
 
 impl Door {
     /// Serves whoever comes, for ever.
-    async fn open(&self, listener: &TcpListener, graceful: &GracefulShutdown) {
+    async fn open(&self, listener: &TcpListener, open: &TaskTracker, closing: &CancellationToken) {
         loop {
-            let Some((stream, permit)) = accept(listener, &self.connections).await else {
+            let accepted = accept(listener, &self.connections).await;
+            let Some((stream, peer, permit)) = accepted else {
                 continue;
             };
-            let service_core = Arc::clone(&self.core);
+            let most = self.core.config.max_connections_of_one;
+            let Some(place) = self.addresses.take(peer.ip(), most) else {
+                tracing::debug!(%peer, "too many connections of one address");
+                continue;
+            };
+            let connection = self.one(stream, closing.clone());
+            open.spawn(async move {
+                connection.await;
+                drop::<(Place, OwnedSemaphorePermit)>((place, permit));
+            });
+        }
+    }
+
+    /// Serves one connection to its end.
+    fn one(
+        &self,
+        stream: tokio::net::TcpStream,
+        closing: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (io, core) = (self.timed(stream), Arc::clone(&self.core));
+        let builder = Arc::clone(&self.builder);
+        async move {
+            let limit = core.config.idle_timeout;
+            let activity = Activity::new();
+            let (asked, of_service) = (Arc::clone(&activity), Arc::clone(&core));
             let service = service_fn(move |request| {
-                let core = Arc::clone(&service_core);
-                async move { Ok::<_, Infallible>(handle(core, request).await) }
-            });
-            let connection = self.builder.serve_connection(self.timed(stream), service);
-            let connection = graceful.watch(connection.into_owned());
-            let metrics = Arc::clone(&self.core.metrics);
-            tokio::spawn(async move {
-                metrics.connections.inc();
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "connection ended");
+                let (core, busy) = (Arc::clone(&of_service), asked.request());
+                async move {
+                    // Freed once it is answered: a stream lives far longer than the way to its first event, which is the larger part by much.
+                    let response = Box::pin(handle(core, request)).await;
+                    Ok::<_, Infallible>(response.map(|body| BusyBody { body, _busy: busy }))
                 }
-                metrics.connections.dec();
-                drop(permit);
             });
+            core.metrics.connections.inc();
+            let connection = builder.serve_connection(io, service);
+            let stop = closing.cancelled_owned();
+            if let Err(error) = drive(connection, &activity, limit, stop).await {
+                tracing::debug!(%error, "connection ended");
+            }
+            core.metrics.connections.dec();
         }
     }
 
     /// Tells whoever comes to go elsewhere, for ever: a closed port would look like a crash, and clients would not know that waiting helps.
     async fn refuse(&self, listener: &TcpListener) {
         loop {
-            let Some((stream, permit)) = accept(listener, &self.connections).await else {
+            let Some((stream, _, permit)) = accept(listener, &self.connections).await else {
                 continue;
             };
             let core = Arc::clone(&self.core);
@@ -117,21 +147,34 @@ impl Door {
 /// How long a connection that is refused may take.
 const REFUSE_WITHIN: Duration = Duration::from_secs(5);
 
+impl<I, S> Closing for Connection<'_, I, S, TokioExecutor>
+where
+    S: Service<Request<Incoming>, Response = Response<BusyBody>>,
+    S::Future: 'static,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + 'static,
+    TokioExecutor: HttpServerConnExec<S::Future, BusyBody>,
+{
+    fn close(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
 /// The kernel's send buffer of a connection: a second of tokens of any model, for one that stopped reading.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 async fn accept(
     listener: &TcpListener,
     connections: &Arc<Semaphore>,
-) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<(tokio::net::TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, _)) => {
+        Ok((stream, peer)) => {
             // Tokens are small and must not wait for each other.
             stream.set_nodelay(true).ok();
             // Left alone the kernel lets a slow reader grow it to megabytes.
             rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES).ok();
-            Some((stream, permit))
+            Some((stream, peer, permit))
         }
         Err(error) => {
             // Out of file descriptors, for example: the backlog waits, the CPU must not spin.
@@ -141,6 +184,11 @@ async fn accept(
         }
     }
 }
+
+/// What a client may send on one stream of HTTP/2 before it is read, and on all of a connection: bodies that nobody has begun to read are
+/// held in no other bound than this.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
 fn protocol(config: &Config) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
@@ -155,63 +203,10 @@ fn protocol(config: &Config) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(config.header_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(256)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buf_size(64 << 10)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(20));
     builder
-}
-
-/// A request's body, if it is small enough and comes in time.
-pub(crate) async fn read_body(config: &Config, mut body: Incoming) -> ApiResult<bytes::Bytes> {
-    use http_body::Body as _;
-    let too_large = || {
-        ApiError::new(
-            ErrorCode::BodyTooLarge,
-            format!(
-                "the body is larger than {} bytes; send less text",
-                config.body_bytes
-            ),
-        )
-        .details(serde_json::json!({"largestBodyBytes": config.body_bytes}))
-    };
-    if body.size_hint().lower() > config.body_bytes as u64 {
-        discard(config, &mut body).await;
-        return Err(too_large());
-    }
-    let collected = Limited::new(&mut body, config.body_bytes).collect();
-    match tokio::time::timeout(config.body_timeout, collected).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            discard(config, &mut body).await;
-            Err(too_large())
-        }
-        Ok(Err(error)) => Err(ApiError::new(
-            ErrorCode::InvalidRequest,
-            format!("the body could not be read: {error}"),
-        )),
-        Err(_) => Err(ApiError::new(
-            ErrorCode::InvalidRequest,
-            "the body did not arrive in time; send it faster",
-        )),
-    }
-}
-
-/// How much longer than allowed a body may be for its sender to read why it is refused.
-const DISCARDED_BODIES: usize = 16;
-/// How long that may take.
-const DISCARD_WITHIN: Duration = Duration::from_secs(5);
-
-/// Reads the rest of a body that is too large. Most clients read an answer only when they have sent everything; one that is cut off
-/// before sees a broken connection, and tries again.
-pub(crate) async fn discard(config: &Config, body: &mut Incoming) {
-    let rest = async {
-        let mut left = config.body_bytes.saturating_mul(DISCARDED_BODIES);
-        while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, bytes::Bytes::len));
-            if left == 0 {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(DISCARD_WITHIN, rest).await.ok();
 }
