@@ -50,6 +50,7 @@ pub(crate) struct Held {
     /// Until the worker started it.
     pub(crate) dispatch: Option<Dispatch>,
     pub(crate) sent: Instant,
+    /// What the worker was last told is durable.
     pub(crate) granted: u64,
     pub(crate) shown: Option<Instant>,
     pub(crate) pending: Pending,
@@ -263,12 +264,7 @@ impl Link {
         let kept = submit.clone();
         let enforced = kept.grammar.is_none()
             || self.conn.is_none()
-            || self
-                .handle
-                .facts
-                .lock()
-                .grammars
-                .contains(&kept.version_digest);
+            || (self.handle.facts.lock().grammars).contains(&kept.version_digest);
         // A worker that does not know grammars would leave the field out and write anything.
         if enforced {
             self.send(submit);

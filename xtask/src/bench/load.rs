@@ -59,7 +59,7 @@ pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 fn subjects<'a>(row: &Row, peers: &'a [Peer]) -> Vec<Subject<'a>> {
-    let mut all: Vec<Subject<'a>> = row.modes.iter().map(|mode| Subject::Weir(mode)).collect();
+    let mut all: Vec<Subject<'a>> = row.modes.iter().map(Subject::Weir).collect();
     if row.with_peers {
         all.push(Subject::Direct);
         let can = |peer: &&Peer| row.is_requests() || !peer.is_slow();
@@ -70,12 +70,8 @@ fn subjects<'a>(row: &Row, peers: &'a [Peer]) -> Vec<Subject<'a>> {
 
 fn one(row: &Row, subject: &Subject<'_>) -> Result<Value> {
     let site = Site::start(row, subject)?;
-    site.load(row).with_context(|| {
-        format!(
-            "the load failed; its gateway said: {}",
-            site.log().unwrap_or_default()
-        )
-    })
+    site.load(row)
+        .with_context(|| format!("the load failed; its gateway said: {}", site.log()))
 }
 
 /// A figure of a result: where it is, what it is called.
