@@ -22,6 +22,7 @@ const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// What came from the server.
+#[derive(Clone, Copy)]
 pub(crate) enum Came<'a> {
     /// Head of an answer: whether its status is 200.
     Head(bool),
@@ -165,7 +166,7 @@ fn one(
             }
             came(Came::Head(field == 0x88));
         }
-        RST_STREAM => return Ok(came(Came::End(stream))),
+        RST_STREAM => came(Came::End(stream)),
         SETTINGS if flags & ACK == 0 => frame(out, SETTINGS, ACK, 0, &[]),
         PING if flags & ACK == 0 => frame(out, PING, ACK, 0, payload),
         GOAWAY => came(Came::GoAway),

@@ -322,7 +322,7 @@ pub(crate) fn http1(
         body.len()
     );
     for (name, value) in headers {
-        text += &format!("{name}: {value}\r\n");
+        text.extend([name, ": ", value, "\r\n"]);
     }
     text += if keep {
         "\r\n"

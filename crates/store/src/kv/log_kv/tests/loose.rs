@@ -31,7 +31,7 @@ impl Loose {
 
     fn live(&mut self) {
         let core = self.open(Durability::Memory);
-        for _ in 0..1 + self.random.below(30) {
+        for _ in 0..=self.random.below(30) {
             match self.random.below(8) {
                 0 => core.keep_up().unwrap(),
                 1 => {
@@ -48,7 +48,11 @@ impl Loose {
             }
         }
         drop(core);
-        let durability = [Durability::Memory, Durability::Disk][self.random.below(2) as usize];
+        let durability = if self.random.below(2) == 0 {
+            Durability::Memory
+        } else {
+            Durability::Disk
+        };
         let from = if self.random.below(3) == 0 {
             self.medium.kill();
             self.states.len() - 1
