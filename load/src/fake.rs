@@ -1,6 +1,7 @@
 //! What stands behind a gateway under load.
 
 pub(crate) mod backend;
+mod held;
 mod pace;
 pub(crate) mod snapshot;
 pub(crate) mod worker;

@@ -12,6 +12,10 @@ use weir::cmd::{
     audit, chat, dump, get, key, keygen, quantize, rollout, sign, tenant, top, up, usage, verify,
 };
 
+/// Nearly all that a gateway allocates is small, lives for one event and is freed by another thread than made it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Serve signed language models to tenants with budgets, on one machine or on a cluster.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version)]

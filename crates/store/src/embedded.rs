@@ -139,6 +139,13 @@ impl Store for Embedded {
         self.write(appends)
     }
 
+    fn append_shared(&self, appends: Arc<Vec<Append>>) -> StoreFuture<'_, Vec<Appended>> {
+        if let Err(why) = check_kinds(&appends) {
+            return Box::pin(async move { Err(StoreError::Contract(why)) });
+        }
+        self.write(appends)
+    }
+
     fn cancel(&self, tenant: &str, run: RunId, _now_ms: u64) -> StoreFuture<'_, Option<Run>> {
         let tenant = tenant.to_owned();
         self.write(Cancel { tenant, run })

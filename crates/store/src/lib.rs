@@ -42,6 +42,7 @@
 //! that runs out of space (and takes every other sled in the process with it), needs syncs of our own to be durable at all, and its line is
 //! not maintained. A folder stays with the engine that made it.
 
+mod by_run;
 mod chains;
 mod dump;
 mod embedded;
@@ -60,6 +61,7 @@ pub mod testing;
 mod upkeep;
 mod writer;
 
+pub use by_run::{RunHasher, RunMap};
 pub use dump::dump;
 pub use objects::{Expect, MAX_OBJECT_BYTES, Object, ObjectRange, ObjectWrite, RUN_SPACE, Written};
 pub use open::{Durability, Engine, open, open_with};

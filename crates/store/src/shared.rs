@@ -9,6 +9,7 @@ use weir_budget::Account;
 use weir_run::{Progress, Run, RunId};
 
 use crate::StoreError;
+use crate::by_run::RunMap;
 use crate::kv::{Kv, KvError, View};
 use crate::writer::Space;
 use crate::writer::state::{Changes, ReadError, State};
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
 /// Durable state of what changes most, as of the last commit.
 #[derive(Default)]
 struct Published {
-    live: HashMap<RunId, (Arc<Run>, Progress)>,
+    live: RunMap<(Arc<Run>, Progress)>,
     accounts: HashMap<String, Arc<Account>>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_budget::{Ask, Limits, Refusal};
@@ -218,6 +219,11 @@ pub trait Store: Send + Sync + 'static {
     /// A run that ends is settled in the same commit, and its [`weir_ledger::UsageRecord`] becomes the next link of its tenant's chain
     /// ([`Chain::Ledger`]). A chain has one head for all gateways of a store, and its growth is serialised as the account's is.
     fn append(&self, appends: Vec<Append>) -> StoreFuture<'_, Vec<Appended>>;
+
+    /// As [`Store::append`], where the caller keeps the appends to try again; saves a copy of each event where the store can.
+    fn append_shared(&self, appends: Arc<Vec<Append>>) -> StoreFuture<'_, Vec<Appended>> {
+        self.append(Vec::clone(&appends))
+    }
 
     /// Records the intent to cancel and answers with the run; idempotent. `None`: no such run of this tenant.
     fn cancel(&self, tenant: &str, run: RunId, now_ms: u64) -> StoreFuture<'_, Option<Run>>;

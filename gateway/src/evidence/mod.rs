@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use weir_rollout::evidence::{Counts, EntryKey, Snapshot};
 use weir_rollout::routing::Table;
 use weir_run::RunId;
+use weir_store::RunMap;
 
 use book::Book;
 pub(crate) use looping::Looping;
@@ -33,7 +34,7 @@ pub(crate) struct Evidence {
     boot: String,
     times: Times,
     books: Mutex<HashMap<String, Book>>,
-    open: [Mutex<HashMap<RunId, Trial>>; 16],
+    open: [Mutex<RunMap<Trial>>; 16],
 }
 
 /// When runs count.
@@ -76,7 +77,7 @@ impl Evidence {
         }
     }
 
-    fn shard(&self, run: RunId) -> &Mutex<HashMap<RunId, Trial>> {
+    fn shard(&self, run: RunId) -> &Mutex<RunMap<Trial>> {
         // The low bits of an id are random.
         &self.open[usize::from(run.to_bytes()[15] & 15)]
     }

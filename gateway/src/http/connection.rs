@@ -5,13 +5,9 @@ use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 
-use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
-
-use super::body::Body;
 
 /// Connections by address.
 #[derive(Default)]
@@ -100,32 +96,6 @@ impl Drop for Busy {
         let now = self.0.begun.elapsed().as_millis() as u64;
         self.0.idle_since_ms.store(now, Ordering::Release);
         self.0.open.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// A body whose connection is busy until its end.
-pub(crate) struct BusyBody {
-    pub(crate) body: Body,
-    pub(crate) _busy: Busy,
-}
-
-impl http_body::Body for BusyBody {
-    type Data = bytes::Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<bytes::Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -2,11 +2,15 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::{Buf as _, Bytes};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+
+use super::leave::Leaving;
 
 /// Wraps a connection; a write that stays pending for `limit` fails. The timer exists only while a write is pending, so that an
 /// idle or keen connection pays nothing.
@@ -16,9 +20,15 @@ pub(crate) struct TimedIo<T> {
     stalled: Option<Pin<Box<Sleep>>>,
     /// Until the peer has said what it speaks: when that is due, and how many bytes came.
     opening: Option<(Pin<Box<Sleep>>, usize)>,
+    /// Was read already, and is read again first.
+    before: Bytes,
+    /// Learns of each flush.
+    leaving: Option<Arc<Leaving>>,
 }
 
-/// The preface of HTTP/2. Until it or something else has come the server waits for it, and its own timers are not set yet.
+/// What a client says first that speaks HTTP/2.
+const PREFACE: &[u8; OPENING_BYTES] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Until so much has come the protocol is not known, and its own timers are not set yet.
 const OPENING_BYTES: usize = 24;
 
 impl<T> TimedIo<T> {
@@ -29,7 +39,19 @@ impl<T> TimedIo<T> {
             limit,
             stalled: None,
             opening: Some((Box::pin(tokio::time::sleep(opening)), 0)),
+            before: Bytes::new(),
+            leaving: None,
         }
+    }
+
+    /// Bytes that are read before all others.
+    pub(crate) fn unread(&mut self, bytes: Bytes) {
+        self.before = bytes;
+    }
+
+    /// Who is to learn of each flush.
+    pub(crate) fn watch(&mut self, leaving: &Arc<Leaving>) {
+        self.leaving = Some(Arc::clone(leaving));
     }
 
     fn judge<R>(
@@ -53,12 +75,37 @@ impl<T> TimedIo<T> {
     }
 }
 
+impl<T: AsyncRead + Unpin> TimedIo<T> {
+    /// Whether the client speaks HTTP/2, by what it says first; that is read again.
+    pub(crate) async fn speaks_two(&mut self) -> io::Result<bool> {
+        let mut said = [0; PREFACE.len()];
+        let mut count = 0;
+        while count < said.len() && PREFACE.starts_with(&said[..count]) {
+            match self.read(&mut said[count..]).await? {
+                0 => break,
+                more => count += more,
+            }
+        }
+        self.unread(Bytes::copy_from_slice(&said[..count]));
+        Ok(said[..count] == *PREFACE)
+    }
+}
+
 impl<T: AsyncRead + Unpin> AsyncRead for TimedIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.before.is_empty() {
+            let count = buf.remaining().min(self.before.len());
+            buf.put_slice(&self.before[..count]);
+            self.before.advance(count);
+            if self.before.is_empty() {
+                self.before = Bytes::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         let outcome = Pin::new(&mut self.inner).poll_read(cx, buf);
         let Some((due, bytes)) = &mut self.opening else {
@@ -104,6 +151,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for TimedIo<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.inner).poll_flush(cx);
+        if let (Poll::Ready(Ok(())), Some(leaving)) = (&outcome, &self.leaving) {
+            leaving.flushed();
+        }
         self.judge(cx, outcome)
     }
 
@@ -116,7 +166,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for TimedIo<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::io::AsyncWriteExt as _;
 
     #[tokio::test]
     async fn a_peer_that_takes_nothing_is_given_up() {

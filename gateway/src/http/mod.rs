@@ -1,10 +1,12 @@
 //! HTTP mechanics: connections, bodies, responses. Knows no model and no budget.
 
 pub(crate) mod body;
+mod client;
 pub(crate) mod connection;
 pub(crate) mod cors;
 pub(crate) mod io;
 pub(crate) mod json;
+mod leave;
 pub(crate) mod list;
 mod paths;
 mod rates;

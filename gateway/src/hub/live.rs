@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_run::{RunId, RunStatus};
+use weir_store::RunMap;
 
 use super::Frame;
 use crate::link::LinkHandle;
@@ -17,7 +18,7 @@ use crate::link::LinkHandle;
 pub(crate) struct Hub {
     /// Subscribers of runs that another gateway writes, by run.
     followers: Mutex<HashMap<RunId, Vec<Arc<Notify>>>>,
-    shards: [Mutex<HashMap<RunId, Arc<LiveRun>>>; 16],
+    shards: [Mutex<RunMap<Arc<LiveRun>>>; 16],
     tail_events: usize,
 }
 
@@ -105,7 +106,7 @@ impl Hub {
         }
     }
 
-    fn shard(&self, run: RunId) -> &Mutex<HashMap<RunId, Arc<LiveRun>>> {
+    fn shard(&self, run: RunId) -> &Mutex<RunMap<Arc<LiveRun>>> {
         // The low bits of an id are random.
         &self.shards[usize::from(run.to_bytes()[15] & 15)]
     }

@@ -164,18 +164,18 @@ pub(crate) async fn append_durably(
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let begun = Instant::now();
+    let appends = Arc::new(appends);
     let outcomes = match retrying(&*store, &appends).await {
         Ok(outcomes) => outcomes,
         // One run's log is not what was thought; the others must not suffer for it.
         Err(StoreError::Contract(_) | StoreError::Read { .. }) if appends.len() > 1 => {
             let mut outcomes = Vec::with_capacity(appends.len());
-            for append in &appends {
-                outcomes.extend(
-                    match retrying(&*store, std::slice::from_ref(append)).await {
-                        Ok(one) => one,
-                        Err(error) => vec![Outcome::Lost(error.to_string())],
-                    },
-                );
+            for append in &*appends {
+                let alone = Arc::new(vec![append.clone()]);
+                outcomes.extend(match retrying(&*store, &alone).await {
+                    Ok(one) => one,
+                    Err(error) => vec![Outcome::Lost(error.to_string())],
+                });
             }
             outcomes
         }
@@ -206,10 +206,13 @@ pub(crate) async fn take_over_durably(
     }
 }
 
-async fn retrying(store: &dyn Store, appends: &[Append]) -> Result<Vec<Outcome>, StoreError> {
+async fn retrying(
+    store: &dyn Store,
+    appends: &Arc<Vec<Append>>,
+) -> Result<Vec<Outcome>, StoreError> {
     let begun = Instant::now();
     loop {
-        let error = match store.append(appends.to_vec()).await {
+        let error = match store.append_shared(Arc::clone(appends)).await {
             Ok(answers) => return Ok(answers.into_iter().map(outcome).collect()),
             Err(error) => error,
         };

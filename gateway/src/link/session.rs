@@ -1,6 +1,5 @@
 //! The task behind a link: one loop over the worker's frames, the gateway's commands, and the store's answers.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use weir_protocol::frames::{PROTOCOL, run_bytes};
 use weir_protocol::worker::{Cancel, GatewayFrame, Hello, Ping, Submit, WorkerFrame};
 use weir_run::{RunId, RunStatus};
+use weir_store::RunMap;
 
 use super::commit::{Committing, Outcome};
 use super::connect::{Conn, ConnectError, connect};
@@ -25,7 +25,7 @@ pub(crate) struct Link {
     pub(super) core: Arc<Core>,
     pub(super) handle: Arc<LinkHandle>,
     commands: mpsc::UnboundedReceiver<Command>,
-    pub(super) runs: HashMap<RunId, Held>,
+    pub(super) runs: RunMap<Held>,
     /// Runs with something pending.
     pub(super) dirty: Vec<RunId>,
     pub(super) committing: Option<Committing>,
@@ -76,7 +76,7 @@ impl Link {
             core,
             handle,
             commands,
-            runs: HashMap::new(),
+            runs: RunMap::default(),
             dirty: Vec::new(),
             committing: None,
             conn: None,

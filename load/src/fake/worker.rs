@@ -15,13 +15,12 @@ use tonic::{Request, Response, Status, Streaming};
 use weir_protocol::frames::{MAX_MESSAGE_BYTES, PROTOCOL, STREAM_WINDOW_BYTES};
 use weir_protocol::worker::worker_server::{Worker, WorkerServer};
 use weir_protocol::worker::{
-    Attach, EngineLimits, Finish, GatewayFrame, HeldRun, LoadedModel, Pong, Rejected, Row, Started,
-    StepOutput, Submit, Welcome, WorkerFrame, WorkerStatus, finish::Reason, gateway_frame,
-    rejected::Code,
+    EngineLimits, Finish, GatewayFrame, LoadedModel, Pong, Rejected, Row, StepOutput, Welcome,
+    WorkerFrame, WorkerStatus, finish::Reason, gateway_frame, rejected::Code,
 };
 
-use super::pace::{TICK, Wheel};
-use super::text;
+use super::held::Held;
+use super::pace::TICK;
 
 #[derive(Args)]
 pub(crate) struct WorkerArgs {
@@ -45,27 +44,6 @@ const OUTBOX: usize = 16;
 const STEP_ROWS: usize = 1024;
 
 type Outbound = mpsc::Sender<Result<WorkerFrame, Status>>;
-
-struct Run {
-    id: Bytes,
-    epoch: u64,
-    /// Index of the next row, and how many there will be.
-    next: u64,
-    limit: u64,
-    credit: u64,
-    acknowledged: u64,
-    /// Out of credit: in no slot of the wheel.
-    starved: bool,
-}
-
-/// Runs of one gateway process.
-struct Held {
-    runs: Vec<Option<Run>>,
-    free: Vec<u32>,
-    by_id: HashMap<Bytes, u32>,
-    wheel: Wheel,
-    session: u64,
-}
 
 struct Service {
     digest: String,
@@ -107,123 +85,8 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<()> {
     })
 }
 
-impl Held {
-    fn new(interval: Duration) -> Self {
-        Self {
-            runs: Vec::new(),
-            free: Vec::new(),
-            by_id: HashMap::new(),
-            wheel: Wheel::new(interval),
-            session: 0,
-        }
-    }
-
-    fn of(&mut self, id: &[u8]) -> Option<(u32, &mut Run)> {
-        let place = *self.by_id.get(id)?;
-        self.runs[place as usize].as_mut().map(|run| (place, run))
-    }
-
-    fn submit(&mut self, submit: Submit) {
-        let run = Run {
-            id: submit.run.clone(),
-            epoch: submit.epoch,
-            next: 0,
-            limit: u64::from(submit.max_output_tokens),
-            credit: submit.credit,
-            acknowledged: 0,
-            starved: false,
-        };
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.runs.push(None);
-            self.runs.len() as u32 - 1
-        });
-        self.runs[place as usize] = Some(run);
-        self.by_id.insert(submit.run, place);
-        self.wheel.soon(place);
-    }
-
-    /// Rows from there on are made again, with other times: nobody has seen them.
-    fn attach(&mut self, attach: &Attach) -> bool {
-        let Some((_, run)) = self.of(&attach.run) else {
-            return false;
-        };
-        (run.epoch, run.next, run.credit) = (attach.epoch, attach.from_index, attach.credit);
-        true
-    }
-
-    fn progress(&mut self, id: &[u8], acknowledged: u64, credit: u64) {
-        let Some((place, run)) = self.of(id) else {
-            return;
-        };
-        run.acknowledged = run.acknowledged.max(acknowledged);
-        run.credit = run.credit.max(credit);
-        let (done, starved) = (run.acknowledged >= run.limit, run.starved);
-        run.starved = false;
-        if done {
-            self.by_id.remove(id);
-            self.runs[place as usize] = None;
-            self.free.push(place);
-        } else if starved {
-            self.wheel.soon(place);
-        }
-    }
-
-    /// The next row of a run, as far as its credit goes; whether there will be more.
-    fn row(run: &mut Run) -> Row {
-        let index = run.next;
-        run.next += 1;
-        let last = run.next == run.limit;
-        Row {
-            run: run.id.clone(),
-            epoch: run.epoch,
-            index,
-            tokens: 1,
-            token_id: 100,
-            text: text(index),
-            finish: last.then(|| Finish {
-                reason: Reason::Length.into(),
-                ..Finish::default()
-            }),
-            run_finished: last,
-            started: (index == 0).then(Started::default),
-            ..Row::default()
-        }
-    }
-
-    /// Rows of the streams that are due.
-    fn step(&mut self, due: Vec<u32>, all_at_once: bool) -> Vec<Row> {
-        let mut rows = Vec::with_capacity(due.len());
-        for place in due {
-            let Some(run) = self.runs[place as usize].as_mut() else {
-                continue;
-            };
-            while run.next < run.limit && run.next < run.credit {
-                rows.push(Self::row(run));
-                if !all_at_once {
-                    break;
-                }
-            }
-            if run.next >= run.limit {
-                continue;
-            }
-            run.starved = run.next >= run.credit;
-            if !run.starved {
-                self.wheel.again(place);
-            }
-        }
-        rows
-    }
-}
-
 impl Service {
     fn welcome(&self, held: &Held) -> Welcome {
-        let runs = held.runs.iter().flatten().map(|run| HeldRun {
-            run: run.id.clone(),
-            epoch: run.epoch,
-            first_index: run.acknowledged,
-            next_index: run.next,
-            finished: run.next == run.limit,
-        });
         Welcome {
             worker: "fake".to_owned(),
             boot: self.boot.clone(),
@@ -239,7 +102,7 @@ impl Service {
                 blocks_total: u32::MAX,
                 kv_bytes: 1 << 40,
             }),
-            held: runs.collect(),
+            held: held.all(),
         }
     }
 }
@@ -258,13 +121,13 @@ fn obey(held: &mut Held, frame: GatewayFrame) -> Option<WorkerFrame> {
             }
         }
         gateway_frame::Frame::Cancel(cancel) => {
-            let Some((place, run)) = held.of(&cancel.run) else {
+            let Some((epoch, next)) = held.drop_run(&cancel.run) else {
                 return Some(unknown(cancel.run, cancel.epoch));
             };
             let row = Row {
-                run: run.id.clone(),
-                epoch: run.epoch,
-                index: run.next,
+                run: cancel.run,
+                epoch,
+                index: next,
                 finish: Some(Finish {
                     reason: Reason::Cancelled.into(),
                     ..Finish::default()
@@ -272,9 +135,6 @@ fn obey(held: &mut Held, frame: GatewayFrame) -> Option<WorkerFrame> {
                 run_finished: true,
                 ..Row::default()
             };
-            held.by_id.remove(&cancel.run);
-            held.runs[place as usize] = None;
-            held.free.push(place);
             return Some(
                 StepOutput {
                     step: 1,
@@ -306,7 +166,7 @@ fn unknown(run: Bytes, epoch: u64) -> WorkerFrame {
 }
 
 /// Sends what is due until the session is over or another has taken its place.
-async fn keep_pace(held: Arc<Mutex<Held>>, session: u64, outbound: Outbound, all_at_once: bool) {
+async fn keep_pace(held: Arc<Mutex<Held>>, session: u64, outbound: Outbound) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut step = 0;
@@ -318,8 +178,8 @@ async fn keep_pace(held: Arc<Mutex<Held>>, session: u64, outbound: Outbound, all
                 if held.session != session {
                     return;
                 }
-                let Some(due) = held.wheel.due() else { break };
-                held.step(due, all_at_once)
+                let Some(rows) = held.due() else { break };
+                rows
             };
             let mut rows = rows.into_iter().peekable();
             while rows.peek().is_some() {
@@ -373,20 +233,20 @@ impl Worker for Service {
                 .await
                 .map_err(|_| Status::aborted("left"))?;
         }
-        let all_at_once = interval.is_zero();
-        tokio::spawn(keep_pace(
-            Arc::clone(&held),
-            session,
-            outbound.clone(),
-            all_at_once,
-        ));
+        if !interval.is_zero() {
+            tokio::spawn(keep_pace(Arc::clone(&held), session, outbound.clone()));
+        }
         tokio::spawn(async move {
             while let Ok(Some(frame)) = inbound.message().await {
-                let answer = obey(&mut lock(&held), frame);
-                if let Some(answer) = answer
-                    && outbound.send(Ok(answer)).await.is_err()
-                {
-                    return;
+                let (answer, rows) = {
+                    let mut held = lock(&held);
+                    (obey(&mut held, frame), held.at_once())
+                };
+                let rows = (!rows.is_empty()).then(|| StepOutput { step: 1, rows }.into());
+                for frame in answer.into_iter().chain(rows) {
+                    if outbound.send(Ok(frame)).await.is_err() {
+                        return;
+                    }
                 }
             }
         });

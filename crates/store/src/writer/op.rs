@@ -194,6 +194,18 @@ impl Request for Vec<Append> {
     }
 }
 
+impl Request for std::sync::Arc<Vec<Append>> {
+    type Answer = Vec<Appended>;
+
+    fn perform(&self, group: &mut Group<'_>) -> Result<Vec<Appended>, OpError> {
+        (**self).perform(group)
+    }
+
+    fn bytes(&self) -> usize {
+        (**self).bytes()
+    }
+}
+
 /// See [`crate::Store::cancel`].
 pub struct Cancel {
     /// Whose.

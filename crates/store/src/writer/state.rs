@@ -6,6 +6,7 @@ use std::sync::Arc;
 use weir_budget::{Account, Reservation};
 use weir_run::{Run, RunId};
 
+use crate::by_run::RunMap;
 use crate::kv::{Batch, Kv, KvError, Pair, View};
 use crate::record::{self, BadRecord, key, seal, unseal};
 use crate::{EventRecord, WorkOrder};
@@ -22,7 +23,7 @@ pub(crate) struct Live {
 /// Live runs and accounts.
 #[derive(Default)]
 pub struct State {
-    pub(crate) live: HashMap<RunId, Live>,
+    pub(crate) live: RunMap<Live>,
     pub(crate) accounts: HashMap<String, Account>,
 }
 
