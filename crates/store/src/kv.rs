@@ -100,6 +100,7 @@ pub(crate) fn open(
         Engine::Log => Arc::new(log_kv::LogKv::open(&folder.join("log"), durability)?),
         Engine::Redb => Arc::new(redb_kv::RedbKv::open_or_make(
             &folder.join("weir.redb"),
+            redb_kv::CACHE_BYTES,
             |_| Ok(()),
         )?),
         Engine::Sled => Arc::new(sled_kv::SledKv::open(&folder.join("sled"))?),

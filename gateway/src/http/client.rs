@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -186,7 +185,7 @@ struct One {
 struct Departed {
     io: Io,
     /// What the client has sent beyond its request.
-    ahead: Bytes,
+    ahead: Vec<u8>,
     leaves: Leaves,
 }
 
@@ -206,7 +205,8 @@ impl Future for One {
         let parts = self.connection.take().map(http1::Connection::into_parts);
         Poll::Ready(Ok(parts.map(|parts| Departed {
             io: parts.io.into_inner(),
-            ahead: parts.read_buf,
+            // Copied: what is mostly nothing would keep hyper's whole buffer for as long as the stream lasts.
+            ahead: parts.read_buf.to_vec(),
             leaves,
         })))
     }

@@ -21,6 +21,11 @@ use crate::metrics::Metrics;
 /// A worker is told of progress in steps of this part of its window: often enough that no run waits for credit, and not with every row.
 const GRANTS_IN_WINDOW: u64 = 8;
 
+/// From so many runs on commits follow each other by a microsecond for each of them, and by no more than a few milliseconds: rows gather,
+/// and fewer and larger commits, writes and wake-ups carry the same events. Where there are fewer runs none waits.
+const GATHER_FROM: usize = 1000;
+const GATHER_AT_MOST: Duration = Duration::from_millis(5);
+
 /// What became of one run's append.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -42,6 +47,21 @@ impl Link {
         if self.committing.is_some() || self.dirty.is_empty() {
             return;
         }
+        let gather = Duration::from_micros(self.runs.len() as u64).min(GATHER_AT_MOST);
+        let due = self.begun + gather;
+        if self.runs.len() >= GATHER_FROM && due > Instant::now() {
+            // A commit of nothing, which takes until then.
+            let until_due = async move {
+                tokio::time::sleep_until(due).await;
+                Vec::new()
+            };
+            self.committing = Some(Committing {
+                runs: Vec::new(),
+                future: Box::pin(until_due),
+            });
+            return;
+        }
+        self.begun = Instant::now();
         let now = now_ms();
         let mut runs = Vec::with_capacity(self.dirty.len());
         let mut appends = Vec::with_capacity(self.dirty.len());
@@ -79,6 +99,9 @@ impl Link {
         let Some(Committing { runs, .. }) = self.committing.take() else {
             return;
         };
+        if runs.is_empty() {
+            return;
+        }
         point("link.durable");
         let mut progress = Vec::with_capacity(runs.len());
         for ((run, pending), outcome) in runs.into_iter().zip(outcomes) {

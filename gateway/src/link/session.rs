@@ -29,6 +29,8 @@ pub(crate) struct Link {
     /// Runs with something pending.
     pub(super) dirty: Vec<RunId>,
     pub(super) committing: Option<Committing>,
+    /// When the last commit began.
+    pub(super) begun: Instant,
     pub(super) conn: Option<Conn>,
     /// The worker process of the last session.
     pub(super) boot: String,
@@ -79,6 +81,7 @@ impl Link {
             runs: RunMap::default(),
             dirty: Vec::new(),
             committing: None,
+            begun: Instant::now(),
             conn: None,
             boot: String::new(),
             session_epoch: 0,

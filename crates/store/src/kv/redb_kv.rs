@@ -15,8 +15,8 @@ use crate::Scrub;
 /// One table for all families of records, so that a commit touches one tree.
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("weir");
 
-/// Rows of live runs, accounts and the right edges of the families fit many times over.
-const CACHE_BYTES: usize = 64 << 20;
+/// For a store of its own: rows of live runs, accounts and the right edges of the families fit many times over.
+pub(crate) const CACHE_BYTES: usize = 64 << 20;
 
 /// Copied in one commit when the file is written anew.
 const RENEW_BYTES: usize = 16 << 20;
@@ -26,21 +26,24 @@ pub(crate) struct RedbKv {
     database: RwLock<Arc<Database>>,
     /// Held through a commit, and while the file is written anew.
     writing: Mutex<()>,
+    cache_bytes: usize,
     /// Where the file is; `None` in tests that are in control of the medium.
     path: Option<PathBuf>,
 }
 
 impl RedbKv {
-    fn open(path: &Path) -> Result<Self, KvError> {
+    fn open(path: &Path, cache_bytes: usize) -> Result<Self, KvError> {
         let mut builder = Database::builder();
-        let made = builder.set_cache_size(CACHE_BYTES).create(path);
-        Self::made(made, Some(path.to_owned()))
+        let made = builder.set_cache_size(cache_bytes).create(path);
+        let kv = Self::made(made, Some(path.to_owned()))?;
+        Ok(Self { cache_bytes, ..kv })
     }
 
     /// Opens the file, or makes it with what `fill` commits. It has its name only once it is whole: redb does not know a file again whose
     /// making was interrupted. The caller syncs the folder.
     pub(crate) fn open_or_make(
         path: &Path,
+        cache_bytes: usize,
         fill: impl FnOnce(&Self) -> Result<(), KvError>,
     ) -> Result<Self, KvError> {
         let io = |error: std::io::Error| KvError::from_io(&error);
@@ -48,12 +51,12 @@ impl RedbKv {
         let unnamed = path.with_extension("new");
         remove_if_there(&unnamed)?;
         if !path.try_exists().map_err(io)? {
-            fill(&Self::open(&unnamed)?)?;
+            fill(&Self::open(&unnamed, cache_bytes)?)?;
             let made = std::fs::File::open(&unnamed).and_then(|file| file.sync_all());
             made.map_err(io)?;
             std::fs::rename(&unnamed, path).map_err(io)?;
         }
-        Self::open(path)
+        Self::open(path, cache_bytes)
     }
 
     /// On a medium that tests are in control of.
@@ -73,6 +76,7 @@ impl RedbKv {
         let kv = Self {
             database: RwLock::new(Arc::new(database)),
             writing: Mutex::new(()),
+            cache_bytes: CACHE_BYTES,
             path,
         };
         // The table exists from here on, so that a view need not ask.
@@ -110,7 +114,7 @@ impl RedbKv {
 
     /// All pairs in a new file, durable but for its name.
     fn copy_to(&self, path: &Path) -> Result<Self, KvError> {
-        let new = Self::open(path)?;
+        let new = Self::open(path, self.cache_bytes)?;
         let view = self.view()?;
         let mut next = Some(vec![]);
         while let Some(from) = next.take() {
@@ -263,13 +267,13 @@ mod tests {
         let ballast = folder.path().join("ballast");
         std::fs::write(&ballast, vec![0; 4 << 20]).unwrap();
         let batch = |value: &[u8]| Batch::from([(b"key".to_vec(), Some(value.to_vec()))]);
-        let kv = RedbKv::open(&path).unwrap();
+        let kv = RedbKv::open(&path, CACHE_BYTES).unwrap();
         kv.commit(&batch(b"small")).unwrap();
         let error = kv.commit(&batch(&vec![1; 20 << 20])).unwrap_err();
         drop(kv);
         // What the failed commit wrote still fills the file: space has to come from elsewhere.
         std::fs::remove_file(&ballast).unwrap();
-        let reopened = RedbKv::open(&path);
+        let reopened = RedbKv::open(&path, CACHE_BYTES);
         let value = reopened
             .as_ref()
             .map(|kv| kv.view().unwrap().get(b"key").unwrap());

@@ -136,11 +136,14 @@ impl Disk for Folder {
     }
 
     fn base(&self, fill: Fill<'_>) -> Result<RedbKv, KvError> {
-        let base = RedbKv::open_or_make(&self.path.join(BASE), fill)?;
+        let base = RedbKv::open_or_make(&self.path.join(BASE), CACHE_BYTES, fill)?;
         self.sync().map_err(|error| KvError::from_io(&error))?;
         Ok(base)
     }
 }
+
+/// What is live is in tables above the checkpoint; from it comes what is old, and the kernel keeps its pages too.
+const CACHE_BYTES: usize = 16 << 20;
 
 /// Zeros that were written, not only reserved: overwriting them changes no metadata, so that a sync need not wait for the journal.
 fn filled(path: &Path, bytes: u64) -> io::Result<File> {
