@@ -10,7 +10,7 @@ use weir_e2e::{RandomModel, Seeded};
 use crate::fleet::{Fault, Fleet};
 
 /// One commit in so many is cut.
-const ONE_IN: u64 = 25;
+const ONE_IN: u64 = 12;
 
 static LOST: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU64 = AtomicU64::new(0);
@@ -84,7 +84,7 @@ fn a_commit_whose_answer_is_lost_is_asked_for_and_happens_once() {
     eprintln!(
         "commits that did not arrive, were not answered, came late: {counts:?}; {asked} outcomes asked for; {much:?}"
     );
-    assert!(counts.iter().all(|count| *count > 3), "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 1), "{counts:?}");
     assert!(asked > 9, "only {asked} outcomes were asked for");
     assert!(much.runs > 50, "{much:?}");
 }
