@@ -15,7 +15,7 @@ use weir_e2e::proxy::{Judge, Proxy, Target};
 use weir_e2e::{RandomModel, Seeded, Site, Tenant, wait_for};
 
 /// More than any sound gateway takes for this load.
-pub(crate) const MEMORY_BYTES: u64 = 700 << 20;
+const MEMORY_BYTES: u64 = 300 << 20;
 const CLIENTS: u64 = 6;
 pub(crate) const DAY_S: u64 = 86_400;
 const ACME_TOKENS: u64 = 100_000_000;
