@@ -148,6 +148,19 @@ def test_auto_is_text_or_calls_and_none_is_text():
     assert choice.message.tool_calls is None and choice.message.content
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_tools_and_a_format_together_give_calls_or_a_document_of_the_schema(seed):
+    wanted = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"], "additionalProperties": False}
+    body = {"response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": wanted}}, "tools": [CLOCK], "seed": seed, "temperature": 1.5}
+    choice = create(**body).choices[0]
+    if calls_of(choice.message):
+        assert choice.finish_reason == "tool_calls" and not choice.message.content
+    else:
+        Draft202012Validator(wanted).validate(json.loads(choice.message.content))
+    required = create(**body, tool_choice="required", parallel_tool_calls=False).choices[0]
+    assert len(calls_of(required.message)) == 1 and required.message.content is None
+
+
 def test_a_stream_s_calls_add_up_to_the_whole_answer_s():
     body = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False, "seed": 2, "temperature": 1}
     whole = create(**body).choices[0]
@@ -202,7 +215,7 @@ def test_a_call_that_the_ceiling_cuts_is_none():
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}}, "schema_error", None),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "uniqueItems": True}}}]}, "schema_error", "#/uniqueItems"),
         ({"extra_body": {"response_format": {"type": "regex", "pattern": "a("}}}, "schema_error", None),
-        ({"response_format": {"type": "json_object"}, "tools": [CLOCK]}, "unsupported_parameter", None),
+        ({"extra_body": {"response_format": {"type": "regex", "pattern": "a+"}}, "tools": [CLOCK]}, "unsupported_parameter", None),
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "invalid_request", None),
         ({"response_format": {"type": "json_object"}, "extra_body": {"ignore_eos": True}}, "unsupported_parameter", None),
     ],

@@ -10,6 +10,7 @@ use weir_ledger::{Actor, AuditLine, Chain};
 use weir_store::{Note, Repair, StoreError};
 use weir_telemetry::admin::{Action, Query};
 
+use crate::auth::{KeyView, views};
 use crate::clock::{now_ms, parse_rfc3339};
 use crate::content::{Deletion, carry_out};
 use crate::core::Core;
@@ -21,7 +22,7 @@ use crate::reconcile::Depth;
 use crate::snapshot::Tenant;
 
 impl Gateway {
-    /// What a GET on the admin port may ask of this gateway: `/usage`, `/usage/ledger` and `/audit`.
+    /// What a GET on the admin port may ask of this gateway: `/keys`, `/usage`, `/usage/ledger` and `/audit`.
     pub fn admin_queries(&self) -> BTreeMap<&'static str, Query> {
         let query = |kind, answer| Query {
             content_type: kind,
@@ -29,6 +30,13 @@ impl Gateway {
         };
         let action = |act: fn(Arc<Core>, Bytes) -> Answering| self.action(act);
         BTreeMap::from([
+            (
+                "/keys",
+                query(
+                    "application/json",
+                    action(|core, query| Box::pin(keys(core, query))),
+                ),
+            ),
             (
                 "/usage",
                 query(
@@ -110,6 +118,20 @@ fn find(core: &Core, name: &str) -> Arc<Tenant> {
     let mut tenants = directory.keys.tenants().into_iter();
     let found = tenants.find(|tenant| tenant.name == name);
     found.unwrap_or_else(|| Arc::new(Tenant::named(name)))
+}
+
+async fn keys(core: Arc<Core>, query: Bytes) -> Result<String, String> {
+    let given = read_query(&query, &["tenant"])?;
+    let only = given.first().map(|(_, name)| name);
+    let mut all: Vec<KeyView> = Vec::new();
+    let mut tenants = core.directory.load().keys.tenants();
+    tenants.sort_by(|one, other| one.name.cmp(&other.name));
+    for tenant in tenants.iter().filter(|t| only.is_none_or(|n| *n == t.name)) {
+        let last = core.key_use.last(&*core.store, &tenant.name).await;
+        let last = last.map_err(|error| error.to_string())?;
+        all.extend(views(tenant, &last, now_ms()));
+    }
+    Ok(json!(all).to_string())
 }
 
 async fn usage(core: Arc<Core>, query: Bytes) -> Result<String, String> {

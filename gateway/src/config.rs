@@ -60,6 +60,8 @@ pub struct Config {
     pub alerts_every: Duration,
     /// From the first attempt at a webhook to the second; doubles with each further one.
     pub webhook_pause: Duration,
+    /// How often it is written when keys were last used: what is shown after a crash may be that much too old.
+    pub key_use_every: Duration,
     /// Silence of a worker (it answers pings) after which its session is given up.
     pub worker_silence: Duration,
     /// Age at which a run counts as evidence of its version, and time without a token after which it counts as failed.
@@ -98,6 +100,7 @@ impl Default for Config {
             recover_per_second: 500,
             alerts_every: Duration::from_secs(1),
             webhook_pause: Duration::from_secs(1),
+            key_use_every: Duration::from_mins(1),
             worker_silence: Duration::from_secs(10),
             settle: Duration::from_secs(10),
             warm_up: Duration::from_secs(30),

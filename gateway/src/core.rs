@@ -17,6 +17,7 @@ use weir_store::fault::point;
 use crate::admit::{Next, Queues, TokenizerPool};
 use crate::alerts::AlertState;
 use crate::audit::AuditSender;
+use crate::auth::KeyUse;
 use crate::batches::Batches;
 use crate::config::Config;
 use crate::directory::Directory;
@@ -26,11 +27,14 @@ use crate::http::secured::Handshakes;
 use crate::http::tls::Tls;
 use crate::hub::{Hub, Intent, LiveRun, Phase};
 use crate::link::{
-    Command, Ending, Job, LinkHandle, Outcome, Pending, Writer, append_durably, take_over_durably,
+    Command, Ending, Job, LinkHandle, Outcome, Pending, Said, Writer, append_durably,
+    take_over_durably,
 };
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::recover::Orphans;
+use crate::shadow::Shadow;
+use crate::snapshot::ServedVersion;
 use crate::tables::Tables;
 use crate::timers::{Due, Timers};
 
@@ -51,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) tokenizers: TokenizerPool,
     pub(crate) batches: Batches,
     pub(crate) alerts: AlertState,
+    pub(crate) key_use: KeyUse,
+    pub(crate) shadow: Shadow,
     pub(crate) audit: AuditSender,
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) draining: AtomicBool,
@@ -229,6 +235,8 @@ impl Core {
 
     pub(crate) fn forget(&self, live: &LiveRun) {
         self.hub.close(live.id);
+        self.shadow
+            .ended(live.id, RunStatus::Interrupted, Said::default);
         let (deadline, queue_until) = {
             let mut control = live.control.lock();
             (control.deadline.take(), control.queue_until.take())
@@ -266,6 +274,19 @@ impl Core {
         }
     }
 
+    /// A version that is served, by its digest.
+    pub(crate) fn version(&self, model: &str, digest: &str) -> Option<Arc<ServedVersion>> {
+        let directory = self.directory.load();
+        directory.models.get(model)?.by_digest(digest).cloned()
+    }
+
+    /// The stable version of a model.
+    pub(crate) fn stable(&self, model: &str) -> Option<Arc<ServedVersion>> {
+        let directory = self.directory.load();
+        let route = directory.models.get(model)?;
+        route.by_digest(&route.table.stable.digest).cloned()
+    }
+
     /// Runs a task until the gateway stops.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
@@ -280,6 +301,16 @@ impl Core {
         loop {
             let now = tick.tick().await;
             self.evidence.settle(now);
+        }
+    }
+
+    /// Writes when keys were last used, for ever.
+    pub(crate) async fn keep_key_uses(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(self.config.key_use_every).await;
+            if let Err(error) = self.key_use.write(&*self.store).await {
+                tracing::warn!(%error, "cannot write when keys were last used; it is tried again");
+            }
         }
     }
 

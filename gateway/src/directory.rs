@@ -7,7 +7,7 @@ use weir_protocol::error::ErrorCode;
 use weir_rollout::routing::{Table, choose, coin};
 use weir_run::{DecisionReason, RunId};
 
-use crate::auth::{Identity, Keys};
+use crate::auth::{Identity, KeyUse, Keys};
 use crate::error::{ApiError, ApiResult};
 use crate::policy::Policies;
 use crate::settings::CorsSpec;
@@ -48,7 +48,13 @@ pub(crate) struct Candidate {
 impl Directory {
     /// `tables` has the last word on which table of a model is in force.
     /// `before` is who vouched in what it takes the place of.
-    pub(crate) fn new(snapshot: Snapshot, tables: &Tables, before: &Arc<Identity>) -> Self {
+    /// `uses` notes when keys are used.
+    pub(crate) fn new(
+        snapshot: Snapshot,
+        tables: &Tables,
+        before: &Arc<Identity>,
+        uses: &KeyUse,
+    ) -> Self {
         let settings = snapshot.settings;
         let aliases = settings.aliases.into_iter();
         let in_force = |mut model: ModelRoute| {
@@ -60,7 +66,7 @@ impl Directory {
             cors: settings.cors,
             identity: Identity::next(settings.identity, before),
             policies: settings.policies,
-            keys: Keys::new(snapshot.tenants),
+            keys: Keys::new(snapshot.tenants, uses),
             models: snapshot.models.into_iter().map(in_force).collect(),
             pools: snapshot
                 .pools
@@ -80,7 +86,13 @@ impl Directory {
             }; 3],
             class_bounds: [u32::MAX; 2],
             sleeps: false,
+            largest_prompt: None,
         })
+    }
+
+    /// Longest prompt that a pool takes; any where none.
+    pub(crate) fn largest_prompt(&self, pool: &str) -> Option<u32> {
+        self.pools.get(pool)?.largest_prompt
     }
 
     /// What `model` or `model@version` names, if the tenant may use it.

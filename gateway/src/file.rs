@@ -172,6 +172,7 @@ struct FilePool {
     standard: FileQueue,
     batch: FileQueue,
     class_bounds: [u32; 2],
+    largest_prompt: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -258,6 +259,7 @@ impl SnapshotFile {
             (None, None) => return Err(SnapshotFileError::NoTable { model: model.name }),
         };
         Ok(ModelRoute {
+            mirror: None,
             name: model.name,
             versions,
             table,
@@ -341,6 +343,7 @@ fn tenant(tenant: FileTenant) -> Tenant {
         trust_scope: tenant.trust_scope,
         retention_ms: tenant.retention_ms,
         content_deletion: tenant.content_deletion,
+        shadow: true,
         alerts: tenant.alerts,
     }
 }
@@ -359,6 +362,7 @@ fn pool(pool: FilePool) -> Pool {
         name: pool.name,
         class_bounds: pool.class_bounds,
         sleeps: false,
+        largest_prompt: pool.largest_prompt,
     }
 }
 

@@ -17,6 +17,7 @@ use weir_telemetry::Readiness;
 use crate::admit::{Queues, TokenizerPool};
 use crate::alerts::{self, AlertState};
 use crate::audit::{self, AuditSender};
+use crate::auth::KeyUse;
 use crate::batches::{Batches, keep_working};
 use crate::clock::now_ms;
 use crate::config::Config;
@@ -30,6 +31,7 @@ use crate::hub::Hub;
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::recover::Orphans;
+use crate::shadow::{Shadow, Shadowed};
 use crate::snapshot::Snapshot;
 use crate::tables::Tables;
 use crate::timers::Timers;
@@ -102,7 +104,10 @@ impl Gateway {
                 Snapshot::default(),
                 &Tables::default(),
                 &Arc::default(),
+                &KeyUse::default(),
             )),
+            key_use: KeyUse::default(),
+            shadow: Shadow::default(),
             tables: Tables::default(),
             queues: Queues::default(),
             links: Links::default(),
@@ -131,6 +136,7 @@ impl Gateway {
         core.spawn(Arc::clone(core).keep_company());
         core.spawn(Arc::clone(core).sweep());
         core.spawn(Arc::clone(core).keep_evidence());
+        core.spawn(Arc::clone(core).keep_key_uses());
         core.spawn(expire(Arc::clone(core)));
         core.spawn(keep_working(Arc::clone(core)));
         core.spawn(keep_swept(Arc::clone(core)));
@@ -154,7 +160,8 @@ impl Gateway {
             self.0.alerts.touch(&tenant.name);
         }
         let before = Arc::clone(&self.0.directory.load().identity);
-        let directory = Directory::new(snapshot, &self.0.tables, &before);
+        self.0.shadow.apply(&self.0, &snapshot.models);
+        let directory = Directory::new(snapshot, &self.0.tables, &before, &self.0.key_use);
         self.0.directory.store(Arc::new(directory));
         self.0.links.apply(&self.0, &workers);
         self.0.quieter.notify_waiters();
@@ -236,6 +243,9 @@ impl Gateway {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+        if let Err(error) = self.0.key_use.write(&*self.0.store).await {
+            tracing::warn!(%error, "cannot write when keys were last used");
+        }
     }
 
     /// The supervisor saw this worker's process end: its runs need not wait for it to come back.
@@ -278,6 +288,11 @@ impl Gateway {
     /// What this gateway has counted of a model's versions since it started, by the table under which each run was assigned.
     pub fn evidence(&self, model: &str) -> weir_rollout::evidence::Snapshot {
         self.0.evidence.snapshot(model)
+    }
+
+    /// What this gateway has counted of a model's version in the shadow, if one is there.
+    pub fn shadow(&self, model: &str) -> Option<Shadowed> {
+        self.0.shadow.counts(model)
     }
 
     /// Runs that are not terminal.

@@ -41,6 +41,7 @@ mod reconcile;
 mod recover;
 mod replicas;
 mod settings;
+mod shadow;
 mod snapshot;
 mod stores;
 mod tables;
@@ -61,9 +62,10 @@ pub use policy::{
     Builtin, CheckerSpec, OnFailure, PolicyError, PolicySpec, RuleAction, RulePhase, RuleSpec,
 };
 pub use settings::{AliasSpec, CorsSpec, Settings, SettingsError, SettingsSpec};
+pub use shadow::{Reference, ReferencesError, Shadowed};
 pub use snapshot::{
-    ApiKey, KeyRules, ModelPermission, ModelRoute, Pool, Priority, QueueBound, SamplingDefaults,
-    ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
+    ApiKey, KeyRules, Mirror, ModelPermission, ModelRoute, Pool, Priority, QueueBound,
+    SamplingDefaults, ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,
 };
 pub use stores::{StoreChoice, dump_store, open_store};
 pub use tables::SoleTables;

@@ -145,6 +145,14 @@ impl Links {
         self.prefixes.lock().forget(WorkerId(link.id));
     }
 
+    /// The worker of a version that has the fewest runs.
+    pub(crate) fn quietest(&self, digest: &str) -> Option<Arc<LinkHandle>> {
+        let all = self.all.read();
+        let able = all.iter().filter(|link| link.takes(digest));
+        let quietest = able.min_by_key(|link| link.in_flight.load(Ordering::Acquire));
+        quietest.cloned()
+    }
+
     /// Whether any worker takes new runs of this version, busy or not.
     pub(crate) fn any(&self, digest: &str) -> bool {
         self.all.read().iter().any(|link| link.takes(digest))

@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     events: Counter,
     tls_reloads: Family<Label, Counter>,
     policy_decisions: Family<Label, Counter>,
+    mirrored_first_token_seconds: Histogram,
 }
 
 impl Metrics {
@@ -69,6 +70,10 @@ impl Metrics {
                 "weir_gateway_policy_decisions",
                 "Decisions of policies by policy and action",
             ),
+            mirrored_first_token_seconds: seconds(
+                "weir_gateway_mirrored_time_to_first_token_seconds",
+                "From a mirrored run's dispatch to its first token",
+            ),
         }
     }
 
@@ -99,6 +104,12 @@ impl Metrics {
         ];
         let counter = self.policy_decisions.get_or_create(&label);
         counter.inc_by(u64::from(verdict.count));
+    }
+
+    /// A version in the shadow answered.
+    pub(crate) fn mirrored(&self, first_token: std::time::Duration) {
+        let seconds = first_token.as_secs_f64();
+        self.mirrored_first_token_seconds.observe(seconds);
     }
 
     pub(crate) fn ended(&self, status: RunStatus) {

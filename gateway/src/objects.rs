@@ -64,6 +64,7 @@ pub fn tenant(valid: &ValidTenantQuota, secrets: Secrets<'_>, models: &BTreeSet<
         retention_ms: u64::try_from(valid.retain_events.min(valid.retain_content).as_millis())
             .unwrap_or(u64::MAX),
         content_deletion: valid.content_deletion == Permission::Allowed,
+        shadow: valid.shadow == Permission::Allowed,
         alerts: Alerts {
             thresholds_percent: valid.alert_thresholds.clone(),
             webhook: valid

@@ -12,6 +12,7 @@ use weir_run::Price;
 
 use crate::alerts::Alerts;
 use crate::settings::Settings;
+use crate::shadow::Reference;
 use crate::text::PromptText;
 
 /// Everything that can change while the gateway runs.
@@ -56,6 +57,8 @@ pub struct Tenant {
     pub retention_ms: u64,
     /// Whether its own keys may delete its content.
     pub content_deletion: bool,
+    /// Whether its runs may be asked of a version in the shadow too.
+    pub shadow: bool,
     /// When and where it is told that a budget is used up.
     pub alerts: Alerts,
 }
@@ -87,6 +90,7 @@ impl Default for Tenant {
             trust_scope: String::new(),
             retention_ms: 0,
             content_deletion: false,
+            shadow: false,
             alerts: Alerts::default(),
         }
     }
@@ -168,6 +172,23 @@ pub struct ModelRoute {
     pub versions: Vec<Arc<ServedVersion>>,
     /// Which version takes which share of new runs. The gateway takes only tables that are newer than the one it has.
     pub table: Arc<Table>,
+    /// The version that is asked in the shadow, if one is.
+    pub mirror: Option<Mirror>,
+}
+
+/// A version that is asked in the shadow what stable is asked.
+#[derive(Clone, Debug)]
+pub struct Mirror {
+    /// The attempt: another one is counted anew.
+    pub attempt: String,
+    /// Its digest.
+    pub target: String,
+    /// Share of stable's runs.
+    pub percent: u32,
+    /// Most tokens per second, prompts and outputs together.
+    pub max_tokens_per_second: u32,
+    /// Prompts with expected answers that its signer gave with it.
+    pub references: Arc<[Reference]>,
 }
 
 impl ModelRoute {
@@ -257,6 +278,8 @@ pub struct Pool {
     pub class_bounds: [u32; 2],
     /// Whether it may have no worker at all while nobody asks: then the first runs wait for one to start.
     pub sleeps: bool,
+    /// Longest prompt that it takes; any where absent.
+    pub largest_prompt: Option<u32>,
 }
 
 /// Bounds of a queue.
@@ -286,6 +309,7 @@ impl From<&ValidGpuPool> for Pool {
             ],
             class_bounds: [class_bound(), class_bound()],
             sleeps: valid.min_replicas == 0,
+            largest_prompt: valid.largest_prompt(),
         }
     }
 }

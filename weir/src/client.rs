@@ -1,11 +1,20 @@
 //! A small HTTP client for the commands that talk to a gateway or an admin port.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
 /// Where a gateway is, and who asks it.
@@ -22,63 +31,179 @@ pub struct Access {
         hide_env_values = true
     )]
     pub key: String,
+    /// PEM file of the certificates that an https gateway is trusted by; the system's where absent.
+    #[arg(long, value_name = "FILE", env = "WEIR_CA")]
+    pub ca: Option<PathBuf>,
+}
+
+/// Where the admin port is.
+#[derive(Debug, clap::Args)]
+pub struct Admin {
+    /// Where the admin port is.
+    #[arg(
+        long,
+        env = "WEIR_ADMIN",
+        default_value = ADMIN,
+        global = true
+    )]
+    pub admin: String,
+}
+
+/// Where the admin port of `weir up` is unless somebody says otherwise.
+pub const ADMIN: &str = "http://127.0.0.1:9090";
+
+/// What answers at an admin port.
+pub fn admin(url: &str) -> Server<'_> {
+    Server {
+        base: url.trim_end_matches('/'),
+        key: None,
+        ca: None,
+    }
+}
+
+impl Access {
+    /// The gateway, for this tenant.
+    pub fn server(&self) -> Server<'_> {
+        Server {
+            base: self.url.trim_end_matches('/'),
+            key: Some(&self.key),
+            ca: self.ca.as_deref(),
+        }
+    }
+}
+
+impl Admin {
+    /// The admin port.
+    pub fn server(&self) -> Server<'_> {
+        admin(&self.admin)
+    }
+}
+
+/// Something that answers HTTP.
+#[derive(Clone, Copy, Debug)]
+pub struct Server<'a> {
+    base: &'a str,
+    key: Option<&'a str>,
+    ca: Option<&'a Path>,
 }
 
 /// An answer whose body has not been read yet.
 pub type Answer = Response<Incoming>;
 
-/// Sends one request on a connection of its own.
-///
-/// # Errors
-/// The address is no `http://` URL, nobody listens there, or the connection breaks.
-pub async fn send(
-    method: &str,
-    url: &str,
-    headers: &[(&str, String)],
-    body: Option<&Value>,
-) -> Result<Answer> {
-    let uri: Uri = url
-        .parse()
-        .with_context(|| format!("{url:?} is not a URL; write http://HOST:PORT"))?;
-    if uri.scheme_str() != Some("http") {
-        bail!(
-            "{url:?} does not begin with http://, which is all this command speaks; ask a gateway with a certificate with curl or an OpenAI client"
-        );
-    }
-    let authority = uri
-        .authority()
-        .with_context(|| format!("{url:?} names no host; write http://HOST:PORT"))?
-        .clone();
-    let address = format!(
-        "{}:{}",
-        authority.host(),
-        authority.port_u16().unwrap_or(80)
-    );
-    let stream = tokio::net::TcpStream::connect(&address)
-        .await
-        .with_context(|| format!("cannot reach {address}; is `weir up` running?"))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let mut request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", authority.as_str());
-    for (name, value) in headers {
-        request = request.header(*name, value);
-    }
-    let bytes = match body {
-        Some(body) => {
-            request = request.header("content-type", "application/json");
-            Bytes::from(body.to_string())
+impl Server<'_> {
+    /// Sends one request on a connection of its own.
+    ///
+    /// # Errors
+    /// The address is no URL, nobody listens there, its certificate is not trusted, or the connection breaks.
+    pub async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
+        let base = self.base;
+        let uri: Uri = format!("{base}{path}").parse().with_context(|| {
+            format!("{base:?} is not a URL; write http://HOST:PORT or https://HOST:PORT")
+        })?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
+            bail!("{base:?} is not a URL; write http://HOST:PORT or https://HOST:PORT");
         }
-        None => Bytes::new(),
+        let mut request = Request::builder().method(method).uri(uri.clone());
+        if let Some(key) = self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let bytes = match body {
+            Some(body) => {
+                request = request.header("content-type", "application/json");
+                Bytes::from(body.to_string())
+            }
+            None => Bytes::new(),
+        };
+        let client: Client<_, Full<Bytes>> =
+            Client::builder(TokioExecutor::new()).build(connector(&uri, self.ca)?);
+        let answer = client.request(request.body(Full::new(bytes))?).await;
+        answer.with_context(|| match uri.scheme_str() {
+            Some("https") => format!(
+                "cannot reach {base}; is `weir up` running there with a certificate, and does --ca name who vouches for it?"
+            ),
+            _ => format!("cannot reach {base}; is `weir up` running, and without a certificate?"),
+        })
+    }
+
+    /// Reads something as JSON.
+    ///
+    /// # Errors
+    /// As [`Server::send`] and [`json`].
+    pub async fn get(&self, path: &str) -> Result<Value> {
+        json(self.send("GET", path, None).await?).await
+    }
+
+    /// Asks for something, and reads the answer as JSON.
+    ///
+    /// # Errors
+    /// As [`Server::send`] and [`json`].
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        json(self.send("POST", path, Some(body)).await?).await
+    }
+
+    /// The whole of an export that comes in pages. `path` ends with `?` or `&`.
+    ///
+    /// # Errors
+    /// Nothing answers, or the answer is no export.
+    pub async fn pages(&self, path: &str) -> Result<String> {
+        let (mut all, mut after) = (String::new(), 0);
+        loop {
+            let page = format!("{path}after={after}");
+            let (status, bytes) = whole(self.send("GET", &page, None).await?).await?;
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if !status.is_success() {
+                bail!("{status}: {}", text.trim_end());
+            }
+            let last = text.lines().last().unwrap_or_default();
+            let page: Value = serde_json::from_str(last).context("the answer is no export")?;
+            all.push_str(&text);
+            match page["page"]["next"].as_u64() {
+                Some(next) => after = next,
+                None => return Ok(all),
+            }
+        }
+    }
+}
+
+/// Connections as this address needs them; certificates are only looked at for https.
+fn connector(uri: &Uri, ca: Option<&Path>) -> Result<HttpsConnector<HttpConnector>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = HttpsConnectorBuilder::new();
+    let builder = match ca {
+        _ if uri.scheme_str() == Some("http") => {
+            builder.with_tls_config(trusting(provider, RootCertStore::empty())?)
+        }
+        Some(path) => builder.with_tls_config(trusting(provider, roots(path)?)?),
+        None => builder
+            .with_provider_and_native_roots(provider)
+            .context("this system trusts no certificates; name the gateway's with --ca")?,
     };
-    sender
-        .send_request(request.body(Full::new(bytes))?)
-        .await
-        .with_context(|| format!("the connection to {address} broke; try again"))
+    Ok(builder.https_or_http().enable_http1().build())
+}
+
+fn trusting(
+    provider: Arc<rustls::crypto::CryptoProvider>,
+    roots: RootCertStore,
+) -> Result<ClientConfig> {
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("TLS has no versions")?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn roots(path: &Path) -> Result<RootCertStore> {
+    let name = path.display();
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(path);
+    for certificate in certificates.with_context(|| format!("cannot read {name} (--ca)"))? {
+        let certificate = certificate.with_context(|| format!("{name} (--ca) is no PEM file"))?;
+        let added = roots.add(certificate);
+        added.with_context(|| format!("{name} (--ca) has a certificate that cannot be used"))?;
+    }
+    if roots.is_empty() {
+        bail!("{name} (--ca) has no certificate");
+    }
+    Ok(roots)
 }
 
 async fn whole(answer: Answer) -> Result<(StatusCode, Bytes)> {
@@ -107,29 +232,6 @@ pub async fn json(answer: Answer) -> Result<Value> {
         );
     }
     Ok(body)
-}
-
-/// The whole of an export that comes in pages. `url` ends with `?` or `&`.
-///
-/// # Errors
-/// Nothing answers, or the answer is no export.
-pub async fn pages(url: &str, headers: &[(&str, String)]) -> Result<String> {
-    let (mut all, mut after) = (String::new(), 0);
-    loop {
-        let answer = send("GET", &format!("{url}after={after}"), headers, None).await?;
-        let (status, bytes) = whole(answer).await?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if !status.is_success() {
-            bail!("{status}: {}", text.trim_end());
-        }
-        let last = text.lines().last().unwrap_or_default();
-        let page: Value = serde_json::from_str(last).context("the answer is no export")?;
-        all.push_str(&text);
-        match page["page"]["next"].as_u64() {
-            Some(next) => after = next,
-            None => return Ok(all),
-        }
-    }
 }
 
 /// The whole body as text, or the server's own refusal as this one's text.

@@ -17,8 +17,6 @@ use crate::client;
 
 /// As what this program is a plugin of kubectl.
 const PLUGIN: &str = "kubectl-weir";
-/// Where `weir up` is asked if nothing else is said.
-const ADMIN: &str = "http://127.0.0.1:9090";
 /// How long a request may take to be carried out or refused.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 
@@ -69,7 +67,7 @@ impl Where {
     /// The kubeconfig cannot be used.
     pub async fn open(&self) -> Result<Source> {
         if !self.cluster && (self.admin.is_some() || !is_plugin()) {
-            let admin = self.admin.as_deref().unwrap_or(ADMIN);
+            let admin = self.admin.as_deref().unwrap_or(client::ADMIN);
             return Ok(Source::Admin(admin.trim_end_matches('/').to_owned()));
         }
         let options = KubeConfigOptions {
@@ -100,7 +98,7 @@ impl Source {
     /// Nobody answers, or one may not ask.
     pub async fn objects(&self) -> Result<Value> {
         match self {
-            Self::Admin(admin) => admin_json(admin, "/objects").await,
+            Self::Admin(admin) => client::admin(admin).get("/objects").await,
             Self::Cluster { client, namespace } => {
                 let mut all = list::<GpuPool>(client, namespace, "GpuPool").await?;
                 all.extend(list::<ModelVersion>(client, namespace, "ModelVersion").await?);
@@ -116,7 +114,7 @@ impl Source {
     /// Nobody answers, or one may not ask.
     pub async fn records(&self) -> Result<Value> {
         let (client, namespace) = match self {
-            Self::Admin(admin) => return admin_json(admin, "/rollouts").await,
+            Self::Admin(admin) => return client::admin(admin).get("/rollouts").await,
             Self::Cluster { client, namespace } => (client, namespace),
         };
         let api: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace);
@@ -148,8 +146,8 @@ impl Source {
     pub async fn ask(&self, request: &Value) -> Result<Vec<String>> {
         match self {
             Self::Admin(admin) => {
-                let url = format!("{admin}/rollouts");
-                let answer = client::send("POST", &url, &[], Some(request)).await?;
+                let server = client::admin(admin);
+                let answer = server.send("POST", "/rollouts", Some(request)).await?;
                 let answer: Value =
                     serde_json::from_str(&client::text(answer).await?).unwrap_or(Value::Null);
                 let lines = answer.as_array().into_iter().flatten();
@@ -160,11 +158,6 @@ impl Source {
             Self::Cluster { client, namespace } => annotate(client, namespace, request).await,
         }
     }
-}
-
-async fn admin_json(admin: &str, path: &str) -> Result<Value> {
-    let url = format!("{admin}{path}");
-    client::json(client::send("GET", &url, &[], None).await?).await
 }
 
 async fn list<K>(client: &Client, namespace: &str, kind: &str) -> Result<Vec<Value>>

@@ -10,6 +10,7 @@ pub mod problem;
 pub mod process;
 pub mod report;
 pub mod rollouts;
+pub mod self_signed;
 pub mod serve;
 pub mod snapshot;
 pub mod status;

@@ -71,8 +71,8 @@ pub struct GpuPoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
 
-    /// Classes of prompts by size, in strictly rising order; the last may be without bound. Each class queues on its own, so that long prompts do not
-    /// delay short ones. One class where absent.
+    /// Classes of prompts by size, in strictly rising order; the last may be without bound, else the pool takes no longer prompts. Each class queues on
+    /// its own, so that long prompts do not delay short ones. One class where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]

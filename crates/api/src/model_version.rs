@@ -205,6 +205,8 @@ pub mod reasons {
     pub const POOL_NOT_FOUND: &str = "PoolNotFound";
     /// `Admitted`, `Verified`, `Ready`: the engine does not support the model.
     pub const UNSUPPORTED_MODEL: &str = "UnsupportedModel";
+    /// `Verified`: the file of reference prompts cannot be used.
+    pub const REFERENCES_INVALID: &str = "ReferencesInvalid";
     /// `Admitted`: an earlier attempt of this digest and spec was rejected.
     pub const REJECTED: &str = "Rejected";
     /// `Progressing`: signature and files are being checked.

@@ -68,6 +68,7 @@ fn main() {
             name: "weather".to_owned(),
             parameters: parameters.clone(),
         }],
+        answer: None,
     };
     measure(
         "schema, 3 properties",

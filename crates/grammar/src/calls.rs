@@ -66,6 +66,8 @@ pub struct CallParser {
     count: u32,
     /// Whether anything came.
     begun: bool,
+    /// What calls nothing is JSON, which may hold a tag in its texts: only the first character begins a call.
+    is_json: bool,
 }
 
 impl CallParser {
@@ -89,6 +91,7 @@ impl CallParser {
             state,
             count: 0,
             begun: false,
+            is_json: spec.answer.is_some(),
         }
     }
 
@@ -152,6 +155,16 @@ impl CallParser {
         let is_first = !std::mem::replace(&mut self.begun, true);
         held.push(c);
         match self.format {
+            ToolFormat::Hermes if self.is_json && is_first && c == '<' => State::Fixed {
+                rest: &HERMES_OPEN[1..],
+                then: Then::Head,
+            },
+            _ if self.is_json => {
+                parsed.text.push_str(&held);
+                State::Text {
+                    held: String::new(),
+                }
+            }
             ToolFormat::Hermes if held.ends_with(HERMES_OPEN) => {
                 parsed
                     .text

@@ -51,10 +51,15 @@ fn hermes(spec: &ToolSpec) -> String {
     let (open, next) = (quoted(HERMES_OPEN), quoted(HERMES_NEXT));
     let (head, close) = (quoted(HERMES_HEAD), quoted(HERMES_CLOSE));
     let more = if spec.parallel { " more*" } else { "" };
-    let start = match spec.choice {
-        ToolChoice::Required => format!("start: {open} call{more}\n"),
+    let start = match (spec.choice, &spec.answer) {
+        (ToolChoice::Required, _) => format!("start: {open} call{more}\n"),
+        // JSON never begins with a tag: the first character tells.
+        (ToolChoice::Auto, Some(schema)) => format!(
+            "start: answer | {open} call{more}\nanswer: %json {}\n",
+            narrowed(schema)
+        ),
         // The lazy lexeme ends with the first tag, so text never holds one.
-        ToolChoice::Auto => format!(
+        (ToolChoice::Auto, None) => format!(
             "start: TEXT | before call{more}\nbefore[lazy]: TEXT {open}\nTEXT: /(.|\\n)*/\n"
         ),
     };

@@ -85,6 +85,10 @@ fn sources() -> Vec<Source> {
         Source::Tools(tools(ToolFormat::Hermes, ToolChoice::Auto, &schema)),
         Source::Tools(tools(ToolFormat::Hermes, ToolChoice::Required, &schema)),
         Source::Tools(tools(ToolFormat::Llama, ToolChoice::Auto, &schema)),
+        Source::Tools(ToolSpec {
+            answer: Some(schema.clone()),
+            ..tools(ToolFormat::Hermes, ToolChoice::Auto, &schema)
+        }),
     ]
 }
 
@@ -98,6 +102,7 @@ fn tools(format: ToolFormat, choice: ToolChoice, parameters: &Value) -> ToolSpec
         choice,
         parallel: true,
         tools: vec![tool("ab"), tool("abc")],
+        answer: None,
     }
 }
 

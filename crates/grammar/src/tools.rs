@@ -53,6 +53,9 @@ pub struct ToolSpec {
     pub parallel: bool,
     /// What there is to call.
     pub tools: Vec<Tool>,
+    /// JSON schema of an output that calls nothing; any text where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Value>,
 }
 
 impl ToolSpec {
@@ -107,6 +110,14 @@ impl ToolSpec {
                 fault,
             })?;
         }
-        Ok(())
+        match &self.answer {
+            None => Ok(()),
+            // A call is an object too there: nobody could tell the two apart before the end.
+            Some(_) if self.format == ToolFormat::Llama => Err(GrammarError::Compile {
+                what: "the format",
+                why: "this model writes calls as bare JSON, so a format for what is no call cannot be told from one; send a format or tools".to_owned(),
+            }),
+            Some(schema) => check_schema(schema).map_err(GrammarError::Schema),
+        }
     }
 }

@@ -81,6 +81,8 @@ impl ApiKeyHash {
 
     /// Is `key` the key? Takes the same time wherever the two differ.
     pub fn matches(&self, key: &str) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.set(tests::COMPARED.get() + 1);
         mac(&self.salt, key).ct_eq(&self.mac).into()
     }
 
@@ -172,17 +174,22 @@ pub struct ApiKeyIndex<T> {
 const MOST_TRIED: usize = 256;
 
 /// What the key stands for among these, in the same time wherever it stands.
-fn matching<'a, T: 'a>(
-    hashes: impl Iterator<Item = &'a (ApiKeyHash, T)>,
+fn matching<'h, 'a, T: 'a>(
+    hashes: impl Iterator<Item = (&'h ApiKeyHash, Option<&'a T>)>,
     key: &str,
 ) -> Option<&'a T> {
     let mut found = None;
     for (hash, value) in hashes {
         if hash.matches(key) {
-            found = Some(value);
+            found = value;
         }
     }
     found
+}
+
+/// Hashes that all stand for something.
+fn known<T>(hashes: &(ApiKeyHash, T)) -> (&ApiKeyHash, Option<&T>) {
+    (&hashes.0, Some(&hashes.1))
 }
 
 impl<T> Default for ApiKeyIndex<T> {
@@ -220,20 +227,24 @@ impl<T> ApiKeyIndex<T> {
     /// microsecond each), but no further than among 256 hashes: more of them would let guesses keep a gateway busy.
     pub fn find(&self, key: &str) -> Option<&T> {
         if let Some(id) = public_id(key) {
-            let Some(of_id) = self.by_salt.get(id) else {
-                // As long as for a key that is known by its public id and wrong in the rest.
-                let _ = std::hint::black_box(mac(id, key));
-                return None;
+            // One way for ids that are known and unknown: an unknown one is compared with a hash that nothing has.
+            let of_id = self.by_salt.get(id).map(Vec::as_slice);
+            let hashes = of_id.unwrap_or_default().iter();
+            let nobodys = ApiKeyHash {
+                salt: id.to_owned(),
+                mac: [0; 32],
             };
-            return matching(of_id.iter(), key);
+            let decoy = of_id.is_none().then_some((&nobodys, None));
+            let pairs = hashes.map(|(hash, value)| (hash, Some(value)));
+            return matching(pairs.chain(decoy), key);
         }
         let mut chosen = None;
         if !self.chosen.is_empty() {
-            chosen = matching(self.chosen.iter().take(MOST_TRIED), key);
+            chosen = matching(self.chosen.iter().take(MOST_TRIED).map(known), key);
         }
         // Hashes of chosen keys from before they had salts of their own form look like those of made keys.
         if chosen.is_none() && self.len() <= MOST_TRIED {
-            return matching(self.by_salt.values().flatten(), key);
+            return matching(self.by_salt.values().flatten().map(known), key);
         }
         chosen
     }
@@ -244,6 +255,38 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    thread_local! {
+        /// Hashes that keys were compared with.
+        pub(super) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    #[test]
+    fn a_wrong_key_is_compared_once_whether_its_public_id_is_known_or_not() {
+        let mut index = ApiKeyIndex::default();
+        let known = generate_api_key().unwrap();
+        index.insert(ApiKeyHash::of(&known).unwrap(), ());
+        for _ in 0..20 {
+            let other = generate_api_key().unwrap();
+            index.insert(ApiKeyHash::of(&other).unwrap(), ());
+        }
+        let (head, _) = known.rsplit_once('_').unwrap();
+        let forged = format!("{head}_{}", "0".repeat(SECRET_CHARS));
+        let stranger = generate_api_key().unwrap();
+        for wrong in [forged.as_str(), stranger.as_str()] {
+            COMPARED.set(0);
+            assert_eq!(index.find(wrong), None);
+            assert_eq!(COMPARED.get(), 1, "{wrong}");
+        }
+        // Nothing has the hash that an unknown id is compared with, not even by chance of an empty text.
+        assert!(
+            !ApiKeyHash {
+                salt: "x".to_owned(),
+                mac: [0; 32]
+            }
+            .matches("")
+        );
+    }
 
     #[test]
     fn the_hash_is_hmac_sha_256_with_the_salt_as_key() {

@@ -107,7 +107,17 @@ fn plan(valid: &ValidModelVersion) -> Plan {
 }
 
 fn shadow(valid: &ValidModelVersion, rollout: &RolloutPlan) -> Option<ShadowPlan> {
-    let shadow = rollout.shadow.as_ref()?;
+    let Some(shadow) = &rollout.shadow else {
+        // Signed references are asked before any user is, whatever the plan says of mirrored runs.
+        return valid.manifest.references.as_ref().map(|_| ShadowPlan {
+            percent: 0,
+            min_requests: 0,
+            mode: ShadowMode::Generate,
+            max_tokens_per_second: 0,
+            agreement_ppm: None,
+            score_milli_nats: None,
+        });
+    };
     Some(ShadowPlan {
         percent: shadow.percent,
         min_requests: shadow.min_requests,

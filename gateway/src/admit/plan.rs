@@ -11,11 +11,12 @@ use weir_protocol::worker::grammar::Kind;
 use weir_protocol::worker::{Grammar, Sampling as WireSampling, Submit};
 use weir_run::{Decision, Epoch, Expected, Run, RunId, RunStatus, Sequence, Verdict, WorkOrder};
 
+use super::judge::schema_error;
 use super::request::{RunRequest, Sampling, Shape};
 use crate::core::Core;
-use crate::directory::Candidate;
+use crate::directory::{Candidate, Directory};
 use crate::error::{ApiError, ApiResult};
-use crate::snapshot::{SamplingDefaults, Tenant};
+use crate::snapshot::{Priority, SamplingDefaults, ServedVersion, Tenant};
 
 /// Output ceiling of a request that names none, where neither tenant nor context is smaller.
 const DEFAULT_OUTPUT_TOKENS: u64 = 256;
@@ -36,12 +37,24 @@ impl Core {
     /// Tokenizes and applies the caps.
     pub(super) async fn plan(
         &self,
-        tenant: &Tenant,
+        (directory, tenant): (&Directory, &Tenant),
         candidate: Candidate,
         request: &RunRequest,
     ) -> ApiResult<Plan> {
         request.check_shape()?;
         self.tokenizers.judge(&tenant.name, &request.shape).await?;
+        if let Shape::Tools(tools, param) = &request.shape
+            && tools.answer.is_some()
+        {
+            // Only now it is known how this model writes calls.
+            let spec = with_format(tools, candidate.version.text.tool_format());
+            spec.check().map_err(|error| schema_error(&error, param))?;
+        }
+        let version = &candidate.version;
+        let room = Room {
+            context: u64::from(version.context_tokens),
+            pool: directory.largest_prompt(&version.pool).map(u64::from),
+        };
         let prompt = self
             .tokenizers
             .tokens(
@@ -49,11 +62,10 @@ impl Core {
                 &candidate.version,
                 &request.input,
                 request.params,
-                largest_prompt(tenant, u64::from(candidate.version.context_tokens)).0,
+                largest_prompt(tenant, room).0,
             )
             .await?;
-        let context = u64::from(candidate.version.context_tokens);
-        let max_output_tokens = caps(tenant, context, prompt.len() as u64, request)?;
+        let max_output_tokens = caps(tenant, room, prompt.len() as u64, request)?;
         Ok(Plan {
             candidate,
             prompt,
@@ -65,24 +77,39 @@ impl Core {
     }
 }
 
-/// The longest prompt, and what bounds it.
-fn largest_prompt(tenant: &Tenant, context: u64) -> (u64, &'static str) {
-    // One position is kept for output.
-    let context_prompt = context.saturating_sub(1);
-    match tenant.max_prompt_tokens.map(u64::from) {
-        Some(largest) if largest < context_prompt => (largest, "this tenant's limit"),
-        _ => (context_prompt, "the model's context"),
-    }
+/// What a version and its pool have room for.
+#[derive(Clone, Copy)]
+struct Room {
+    context: u64,
+    /// Longest prompt of the pool's classes.
+    pool: Option<u64>,
 }
 
-fn caps(tenant: &Tenant, context: u64, prompt: u64, request: &RunRequest) -> ApiResult<u64> {
+/// The longest prompt, and what bounds it.
+fn largest_prompt(tenant: &Tenant, room: Room) -> (u64, &'static str) {
+    // One position is kept for output.
+    let context = (room.context.saturating_sub(1), "the model's context");
+    let pool = room
+        .pool
+        .map(|largest| (largest, "the largest class of the model's pool"));
+    let own = tenant.max_prompt_tokens.map(u64::from);
+    let tenant = own.map(|largest| (largest, "this tenant's limit"));
+    let bounds = [tenant, pool].into_iter().flatten();
+    bounds.fold(
+        context,
+        |least, bound| if bound.0 < least.0 { bound } else { least },
+    )
+}
+
+fn caps(tenant: &Tenant, room: Room, prompt: u64, request: &RunRequest) -> ApiResult<u64> {
+    let context = room.context;
     if prompt == 0 {
         return Err(ApiError::invalid(
             request.params.prompt,
             "the prompt has no tokens; send some text",
         ));
     }
-    let (largest_prompt, whose) = largest_prompt(tenant, context);
+    let (largest_prompt, whose) = largest_prompt(tenant, room);
     if prompt > largest_prompt {
         return Err(ApiError::new(
             ErrorCode::PromptTooLong,
@@ -190,15 +217,16 @@ impl Plan {
     pub(super) fn work(&self, tenant: &Tenant, request: &RunRequest) -> WorkOrder {
         let version = &self.candidate.version;
         let priority = request.priority.unwrap_or(tenant.priority).index();
+        let asking = Asking {
+            sampling: &request.sampling,
+            shape: &request.shape,
+            trust_scope: &tenant.trust_scope,
+            max_output_tokens: self.max_output_tokens,
+        };
         let submit = Submit {
-            version_digest: version.digest.clone(),
-            max_output_tokens: u32::try_from(self.max_output_tokens).unwrap_or(u32::MAX),
             choices: request.choices,
-            trust_scope: trust_scope(&tenant.trust_scope),
             priority: u32::from(priority),
-            sampling: Some(wire_sampling(&request.sampling, version.defaults)),
-            grammar: wire_grammar(&request.shape, version.text.tool_format()),
-            ..Submit::default()
+            ..asking.submit(version, Vec::new())
         };
         WorkOrder {
             prompt: self.prompt.clone(),
@@ -206,6 +234,32 @@ impl Plan {
             priority,
             max_queue_ms: request.max_queue_ms,
             attended: request.attended,
+        }
+    }
+}
+
+/// What a worker is asked for, apart from whose run it is.
+pub(crate) struct Asking<'a> {
+    pub(crate) sampling: &'a Sampling,
+    pub(crate) shape: &'a Shape,
+    pub(crate) trust_scope: &'a str,
+    /// Per choice.
+    pub(crate) max_output_tokens: u64,
+}
+
+impl Asking<'_> {
+    /// One choice of a version, at the lowest priority.
+    pub(crate) fn submit(&self, version: &ServedVersion, prompt: Vec<u32>) -> Submit {
+        Submit {
+            version_digest: version.digest.clone(),
+            prompt,
+            max_output_tokens: u32::try_from(self.max_output_tokens).unwrap_or(u32::MAX),
+            choices: 1,
+            trust_scope: trust_scope(self.trust_scope),
+            priority: u32::from(Priority::Batch.index()),
+            sampling: Some(wire_sampling(self.sampling, version.defaults)),
+            grammar: wire_grammar(self.shape, version.text.tool_format()),
+            ..Submit::default()
         }
     }
 }
@@ -226,15 +280,19 @@ fn wire_grammar(shape: &Shape, format: ToolFormat) -> Option<Grammar> {
         Shape::Free => None,
         Shape::Grammar(grammar, _) => Some(grammar.clone()),
         Shape::Tools(tools, _) => {
-            let spec = ToolSpec {
-                format,
-                ..tools.clone()
-            };
+            let spec = with_format(tools, format);
             Some(Grammar {
                 kind: Kind::Tools.into(),
                 text: spec.encode(),
             })
         }
+    }
+}
+
+fn with_format(tools: &ToolSpec, format: ToolFormat) -> ToolSpec {
+    ToolSpec {
+        format,
+        ..tools.clone()
     }
 }
 

@@ -2,8 +2,9 @@
 
 use tokio::time::Instant;
 use weir_protocol::error::ErrorCode;
-use weir_run::RunId;
+use weir_run::{DecisionReason, RunId};
 
+use super::request::RunRequest;
 use crate::core::Core;
 use crate::directory::Candidate;
 use crate::error::ApiError;
@@ -36,10 +37,15 @@ impl Trial<'_> {
         });
     }
 
-    /// It was accepted.
-    pub(super) fn accepted(&self, core: &Core) {
+    /// It was accepted: it is evidence, and what stable answers to it may be compared.
+    pub(super) fn accepted(&self, core: &Core, request: &RunRequest) {
         self.count(core, |assigned| {
             core.evidence.assigned(self.run, assigned, Instant::now());
+            if self.candidate.reason == DecisionReason::Stable {
+                let version = &self.candidate.version;
+                core.shadow
+                    .accepted(self.run, self.tenant, version, request);
+            }
         });
     }
 

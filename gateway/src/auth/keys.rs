@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use weir_manifest::{ApiKeyHash, ApiKeyIndex};
 use weir_protocol::error::ErrorCode;
 
+use super::used::{KeyUse, Used};
 use crate::clock::{now_ms, random_u128};
 use crate::error::{ApiError, ApiResult};
 use crate::snapshot::Tenant;
@@ -27,10 +28,12 @@ struct Owner {
     tenant: Arc<Tenant>,
     not_before_ms: Option<u64>,
     not_after_ms: Option<u64>,
+    used: Arc<Used>,
 }
 
 impl Keys {
-    pub(crate) fn new(tenants: Vec<Tenant>) -> Self {
+    /// `uses` notes when they are used.
+    pub(crate) fn new(tenants: Vec<Tenant>, uses: &KeyUse) -> Self {
         let mut index = ApiKeyIndex::default();
         for tenant in &tenants {
             for key in &tenant.keys {
@@ -41,6 +44,7 @@ impl Keys {
                             tenant: Arc::new(tenant.as_key(key)),
                             not_before_ms: key.not_before_ms,
                             not_after_ms: key.not_after_ms,
+                            used: uses.of(&tenant.name, &key.name),
                         },
                     ),
                     Err(error) => {
@@ -82,6 +86,7 @@ impl Keys {
         if owner.not_before_ms.is_some_and(|begin| now < begin) {
             return refused("this API key is not in force yet; use the one before it");
         }
+        owner.used.note(now);
         Ok(Some(owner.tenant))
     }
 
@@ -101,7 +106,7 @@ impl Keys {
 }
 
 /// Keyed by this process: what a cache holds is of no use outside it, and nobody can aim for its buckets.
-pub(super) fn digest(token: &str) -> [u8; 32] {
+pub(crate) fn digest(token: &str) -> [u8; 32] {
     static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
     let secret = SECRET.get_or_init(|| {
         let mut bytes = [0; 32];
@@ -136,7 +141,7 @@ mod tests {
                 keys: made.iter().enumerate().map(key).collect(),
                 ..Tenant::default()
             };
-            (Keys::new(vec![tenant]), made)
+            (Keys::new(vec![tenant], &KeyUse::default()), made)
         };
         let time = |keys: &Keys, asked: &[String], known: bool| {
             let begun = Instant::now();

@@ -4,8 +4,10 @@ mod claims;
 mod identity;
 mod jwks;
 mod keys;
+mod list;
 mod oidc;
 mod review;
+mod used;
 
 use std::sync::Arc;
 
@@ -15,7 +17,9 @@ use weir_protocol::error::ErrorCode;
 
 pub(crate) use identity::Identity;
 pub use identity::{AccountRule, ClaimRule, IdentitySpec, IssuerSpec, ServiceAccountSpec};
-pub(crate) use keys::Keys;
+pub(crate) use keys::{Keys, digest};
+pub(crate) use list::{KeyView, views};
+pub(crate) use used::KeyUse;
 
 use crate::core::Core;
 use crate::error::{ApiError, ApiResult};

@@ -157,7 +157,8 @@ impl Task {
                         Some(code) if run.status == RunStatus::Cancelled => {
                             return self.not_run(order, code);
                         }
-                        None if never_began(&run) => {
+                        // Also after the batch's end: the next run may have been begun before a crash.
+                        _ if never_began(&run) => {
                             attempt += 1;
                             *WAIT_MS.start()
                         }

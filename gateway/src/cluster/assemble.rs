@@ -63,18 +63,15 @@ impl Cluster {
             .map(|(model, table)| (model, table.order))
             .collect();
         let read: Vec<_> = models.iter().map(|(model, of)| (model, of.len())).collect();
-        let texts: Vec<_> = inner
-            .settings
-            .state()
-            .iter()
-            .map(|map| map.data.clone())
-            .collect();
+        let maps = inner.settings.state();
+        let texts: Vec<_> = maps.iter().map(|map| map.data.clone()).collect();
         let basis = format!(
             "{orders:?} {plans:?} {read:?} {workers:?} {pools:?} {quotas:?} {secrets:?} {texts:?}"
         );
         let route = |(model, versions): (&str, Vec<Arc<ServedVersion>>)| {
             let table = Arc::clone(tables.get(model)?);
             Some(ModelRoute {
+                mirror: None,
                 name: model.to_owned(),
                 versions,
                 table,

@@ -5,6 +5,7 @@ use weir_rollout::routing::{Share, TableOrder, salt};
 use weir_run::Price;
 
 use super::*;
+use crate::auth::KeyUse;
 use crate::clock::new_run_id;
 use crate::snapshot::{Priority, SamplingDefaults};
 use crate::text::{Message, PromptText, TextError};
@@ -60,6 +61,7 @@ fn directory(percent: u32, tier_of_canary: &str) -> Directory {
         ..Table::all_to(TableOrder::new(1, 1), id(1))
     };
     let model = ModelRoute {
+        mirror: None,
         name: "m".to_owned(),
         versions: vec![version(1, "standard"), version(2, tier_of_canary)],
         table: Arc::new(table),
@@ -68,7 +70,12 @@ fn directory(percent: u32, tier_of_canary: &str) -> Directory {
         models: vec![model],
         ..Snapshot::default()
     };
-    Directory::new(snapshot, &Tables::default(), &Arc::default())
+    Directory::new(
+        snapshot,
+        &Tables::default(),
+        &Arc::default(),
+        &KeyUse::default(),
+    )
 }
 
 fn tenant(tiers: &[&str]) -> Tenant {
@@ -90,6 +97,7 @@ fn tenant(tiers: &[&str]) -> Tenant {
         trust_scope: String::new(),
         retention_ms: 0,
         content_deletion: false,
+        shadow: true,
         alerts: crate::Alerts::default(),
     }
 }

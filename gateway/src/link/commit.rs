@@ -17,6 +17,7 @@ use super::writer::Pending;
 use crate::clock::now_ms;
 use crate::core::CANCELLED;
 use crate::metrics::Metrics;
+use crate::shadow::ask_candidate;
 
 /// A worker is told of progress in steps of this part of its window: often enough that no run waits for credit, and not with every row.
 const GRANTS_IN_WINDOW: u64 = 8;
@@ -156,6 +157,11 @@ impl Link {
         if let Some(held) = self.runs.remove(&run) {
             self.handle
                 .vacate(&held.writer.tenant, held.writer.reserved_tokens);
+            let pair = self.core.shadow.ended(run, status, || held.writer.said());
+            if let Some(pair) = pair {
+                let asking = ask_candidate(Arc::clone(&self.core), pair);
+                self.core.spawn(asking);
+            }
             self.core.ended(&held.writer, status);
             self.core.queues.finished(
                 &held.digest,

@@ -2,23 +2,26 @@
 
 use std::sync::Arc;
 
+use weir_protocol::worker::Row;
 use weir_run::{FinishReason, RunStatus};
 
 use super::writer::{Ending, Pending, Writer};
-use crate::policy::{OutputFilter, RuleSets};
+use crate::policy::{CheckGate, OutputAnswer, OutputFilter, OutputQuestion, RuleSets, hidden};
 
 impl Writer {
     /// What policies hold for the output of a run that has none yet.
     pub(crate) fn judge_by(&mut self, sets: Option<Arc<RuleSets>>) {
-        let sets = sets.filter(|sets| !sets.after.is_empty());
         self.judged = true;
-        self.filter = sets.map(|sets| Box::new(OutputFilter::new(sets)));
+        let Some(sets) = sets else { return };
+        self.gate = CheckGate::new(&sets).map(Box::new);
+        self.filter = (!sets.after.is_empty()).then(|| Box::new(OutputFilter::new(sets)));
     }
 
     /// What policies let through of a run that another process wrote to before.
-    pub(crate) fn judge_on(&mut self, filter: Option<OutputFilter>) {
+    pub(crate) fn judge_on(&mut self, filter: Option<OutputFilter>, gate: Option<CheckGate>) {
         self.judged = true;
         self.filter = filter.map(Box::new);
+        self.gate = gate.map(Box::new);
     }
 
     /// Whether it is known which policies hold.
@@ -34,7 +37,8 @@ impl Writer {
     /// Rows that are in the log or on their way there; those after them wait for policies.
     pub(super) fn logged(&self) -> u64 {
         let held = self.filter.as_ref().map_or(0, |filter| filter.held());
-        self.next_index - held
+        let judged = self.gate.as_ref().map_or(0, |gate| gate.held());
+        self.next_index - held - judged
     }
 
     /// Rows that are durable while `pending` is not.
@@ -47,6 +51,9 @@ impl Writer {
         self.next_index = self.logged();
         if let Some(filter) = &mut self.filter {
             filter.rewind();
+        }
+        if let Some(gate) = &mut self.gate {
+            gate.rewind();
         }
         self.next_index
     }
@@ -69,16 +76,61 @@ impl Writer {
                 // However the model meant to end.
                 (row.finish, row.run_finished) = (None, false);
             }
+            self.enter(row, pending);
+        }
+        if stopped {
+            self.stop_here(pending);
+        }
+    }
+
+    /// A row that rules let through.
+    pub(super) fn enter(&mut self, row: Row, pending: &mut Pending) {
+        match &mut self.gate {
+            Some(gate) => gate.push(row),
+            None => self.take(row, pending),
+        }
+    }
+
+    /// What checkers shall be asked now.
+    pub(super) fn question(&mut self) -> Option<OutputQuestion> {
+        if self.ended {
+            return None;
+        }
+        let gate = self.gate.as_mut()?;
+        gate.question(&self.tenant, &self.model)
+    }
+
+    /// What checkers said.
+    pub(super) fn answered(&mut self, answer: &OutputAnswer, pending: &mut Pending) {
+        let Some(gate) = &mut self.gate else { return };
+        let Some(rows) = gate.pass(answer.number).filter(|_| !self.ended) else {
+            return;
+        };
+        for verdict in &answer.verdicts {
+            verdict.add_to(&mut pending.verdicts);
+        }
+        if answer.blocked {
+            for row in rows {
+                self.take(hidden(row), pending);
+            }
+            return self.stop_here(pending);
+        }
+        for row in rows {
             self.take(row, pending);
         }
-        if stopped && !self.ended {
-            self.blocked = true;
-            let ending = Ending {
-                status: RunStatus::Completed,
-                finish_reason: Some(FinishReason::ContentFilter),
-                reason: String::new(),
-            };
-            self.end(ending, pending);
+    }
+
+    /// A policy ends the run.
+    fn stop_here(&mut self, pending: &mut Pending) {
+        if self.ended {
+            return;
         }
+        self.blocked = true;
+        let ending = Ending {
+            status: RunStatus::Completed,
+            finish_reason: Some(FinishReason::ContentFilter),
+            reason: String::new(),
+        };
+        self.end(ending, pending);
     }
 }

@@ -1,13 +1,17 @@
 //! Sessions with workers: every row a worker sends becomes durable, then visible, then acknowledged, in this order.
 
+mod ask;
 mod commit;
 mod connect;
 mod dispatch;
 mod judged;
+mod measured;
 mod pieces;
 mod receive;
 mod reconcile;
+mod resumed;
 mod session;
+mod watch;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -21,12 +25,15 @@ use weir_admission::Pace;
 use weir_protocol::worker::{EngineLimits, HeldRun, Submit, WorkerStatus};
 use weir_run::RunId;
 
+pub(crate) use ask::{Answer, BEGINNING_BYTES, BEGINNING_TOKENS, Question, Said};
 pub(crate) use commit::{Outcome, append_durably, take_over_durably};
 pub(crate) use connect::look;
 pub(crate) use dispatch::{Dispatch, prefixes};
+pub(crate) use resumed::ChoiceEnds;
 pub(crate) use session::{Link, parse_id};
 pub(crate) use writer::{Ending, Pending, Writer};
 
+use crate::policy::OutputAnswer;
 use crate::snapshot::WorkerEndpoint;
 
 /// A run on its way to a worker: its writer and what the worker needs.
@@ -55,6 +62,10 @@ pub(crate) enum Command {
     Adopt(Box<Job>, HeldRun),
     /// The run is meant to end: its live control says how.
     Cancel(RunId),
+    /// Ask this, for nobody's run.
+    Ask(Box<Question>),
+    /// What checkers said to a part of a run's output.
+    Judged(RunId, OutputAnswer),
     /// The process at this endpoint is gone for certain: do not wait for it.
     Died,
     /// Finish what runs, then end.

@@ -1,5 +1,6 @@
 //! What a worker's frames mean for the runs of a link.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
@@ -10,8 +11,9 @@ use weir_run::{RunId, RunStatus};
 
 use super::session::parse_id;
 use super::writer::RowGap;
-use super::{Ending, Link};
+use super::{Command, Ending, Link};
 use crate::clock::now_ms;
+use crate::policy::OutputAnswer;
 
 impl Link {
     pub(super) fn receive(&mut self, received: WorkerFrame) {
@@ -50,6 +52,9 @@ impl Link {
     }
 
     fn row(&mut self, run: RunId, row: Row, now: u64) -> Result<(), RowGap> {
+        if !self.asked.is_empty() && self.asked_row(run, &row) {
+            return Ok(());
+        }
         let Some(held) = self.runs.get_mut(&run) else {
             return Ok(());
         };
@@ -64,20 +69,48 @@ impl Link {
                 self.core.links.missed(&self.handle, &dispatch, cached);
             }
         }
+        self.taken_in(run, clean);
+        Ok(())
+    }
+
+    /// Rows were taken in: what follows for the commit, the worker and those who judge.
+    fn taken_in(&mut self, run: RunId, clean: bool) {
+        let Some(held) = self.runs.get_mut(&run) else {
+            return;
+        };
         let blocked = held.writer.take_blocked();
         if clean && !held.pending.frames.is_empty() {
             self.dirty.push(run);
         }
+        if let Some(question) = held.writer.question() {
+            let handle = Arc::clone(&self.handle);
+            self.core.spawn(async move {
+                let answer = question.ask().await;
+                handle.send(Command::Judged(run, answer)).ok();
+            });
+        }
         if blocked {
             self.cancel(run);
         }
-        Ok(())
+    }
+
+    /// Checkers answered about a part of a run's output.
+    pub(super) fn judged(&mut self, run: RunId, answer: OutputAnswer) {
+        let Some(held) = self.runs.get_mut(&run) else {
+            return;
+        };
+        let clean = held.pending.frames.is_empty();
+        held.writer.answered(&answer, &mut held.pending);
+        self.taken_in(run, clean);
     }
 
     fn rejected(&mut self, rejected: &Rejected) {
         let Some(run) = parse_id(&rejected.run) else {
             return;
         };
+        if self.asked_refused(run, rejected) {
+            return;
+        }
         let current = self.runs.get(&run).map(|held| held.writer.epoch.0);
         if current != Some(rejected.epoch) {
             return;

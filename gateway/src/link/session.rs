@@ -8,10 +8,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use weir_protocol::frames::{PROTOCOL, run_bytes};
-use weir_protocol::worker::{Cancel, GatewayFrame, Hello, Ping, Submit, WorkerFrame};
+use weir_protocol::worker::{Cancel, GatewayFrame, Hello, Submit, WorkerFrame};
 use weir_run::{RunId, RunStatus};
 use weir_store::RunMap;
 
+use super::ask::Asked;
 use super::commit::{Committing, Outcome};
 use super::connect::{Conn, ConnectError, connect};
 use super::writer::Pending;
@@ -26,6 +27,8 @@ pub(crate) struct Link {
     pub(super) handle: Arc<LinkHandle>,
     commands: mpsc::UnboundedReceiver<Command>,
     pub(super) runs: RunMap<Held>,
+    /// Questions that the worker has.
+    pub(super) asked: RunMap<Asked>,
     /// Runs with something pending.
     pub(super) dirty: Vec<RunId>,
     pub(super) committing: Option<Committing>,
@@ -36,7 +39,7 @@ pub(crate) struct Link {
     pub(super) boot: String,
     session_epoch: u64,
     pub(super) heard: Instant,
-    lost: Option<Instant>,
+    pub(super) lost: Option<Instant>,
     backoff: Duration,
     retiring: bool,
 }
@@ -63,8 +66,6 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Conn, ConnectError>> + Send
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(100);
-/// After so many times the time in which a worker counts as stalled, runs that it started are given up.
-const GIVE_UP_STALLS: u64 = 8;
 /// A run that this many workers lost before it started is not tried again.
 const MAX_ATTEMPTS: u32 = 3;
 
@@ -79,6 +80,7 @@ impl Link {
             handle,
             commands,
             runs: RunMap::default(),
+            asked: RunMap::default(),
             dirty: Vec::new(),
             committing: None,
             begun: Instant::now(),
@@ -165,70 +167,12 @@ impl Link {
         self.core.workers_changed();
     }
 
-    fn disconnected(&mut self) {
+    pub(super) fn disconnected(&mut self) {
         self.conn = None;
+        self.asked.clear();
         self.handle.connected.store(false, Ordering::Release);
         self.lost = Some(Instant::now());
         tracing::warn!(worker = self.name(), runs = self.runs.len(), "session lost");
-    }
-
-    /// Regular checks; whether the session was given up.
-    fn watch(&mut self) -> bool {
-        let now = Instant::now();
-        if let Some(lost) = self.lost
-            && now - lost >= self.core.config.reattach_within
-        {
-            self.lost = None;
-            self.give_up("the worker's session was lost and did not come back in time");
-        }
-        if self.conn.is_none() {
-            return false;
-        }
-        let silence = now - self.heard;
-        if silence >= self.core.config.worker_silence {
-            tracing::warn!(worker = self.name(), ?silence, "the worker says nothing");
-            self.disconnected();
-            return true;
-        }
-        if silence >= self.core.config.worker_silence / 4 {
-            self.send(Ping { nonce: 0 });
-        }
-        self.watch_progress();
-        false
-    }
-
-    /// A worker that answers and gets nothing done is stalled all the same: what it never started goes to another one, and in the end
-    /// the rest ends with what it has. While the store does not answer it is not the worker's fault.
-    fn watch_progress(&mut self) {
-        if self.committing.is_some() || self.runs.is_empty() {
-            return;
-        }
-        let (stalled_ms, after_ms) = (self.handle.stalled_ms(), self.handle.stall_after_ms());
-        if stalled_ms <= 2 * after_ms {
-            return;
-        }
-        let is_over = stalled_ms > GIVE_UP_STALLS * after_ms;
-        let lost = |held: &&Held| is_over || (!held.writer.started && held.submit.is_some());
-        let runs: Vec<RunId> = self
-            .runs
-            .values()
-            .filter(lost)
-            .map(|held| held.writer.id())
-            .collect();
-        if runs.is_empty() {
-            return;
-        }
-        tracing::warn!(
-            worker = self.name(),
-            stalled_ms,
-            runs = runs.len(),
-            "the worker gets nothing done"
-        );
-        self.handle.suspect();
-        for run in runs {
-            self.cancel(run);
-            self.lose(run, "the worker got nothing done for too long");
-        }
     }
 
     pub(super) fn send(&self, message: impl Into<GatewayFrame>) {
@@ -243,6 +187,8 @@ impl Link {
             Command::Submit(job) => self.submit(*job),
             Command::Adopt(job, at_worker) => self.adopt_from_another(*job, &at_worker),
             Command::Cancel(run) => self.cancel(run),
+            Command::Ask(question) => self.ask(*question),
+            Command::Judged(run, answer) => self.judged(run, answer),
             Command::Died => {
                 if self.conn.is_none() {
                     self.lost = None;

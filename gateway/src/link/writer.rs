@@ -12,13 +12,9 @@ use weir_store::{Append, EventRecord};
 
 pub(super) use super::pieces::RowGap;
 use super::pieces::{token_logprob, tool_call};
-use crate::evidence::{End, Looping, Output, is_refusal};
+use crate::evidence::Looping;
 use crate::hub::{Frame, Intent, LiveRun, encode};
-use crate::policy::OutputFilter;
-
-/// How much of an answer's beginning is looked at.
-const BEGINNING_TOKENS: u64 = 64;
-const BEGINNING_BYTES: usize = 256;
+use crate::policy::{CheckGate, OutputFilter};
 
 /// State of a run's log at its writing end.
 #[expect(
@@ -35,15 +31,19 @@ pub(crate) struct Writer {
     pub(crate) started: bool,
     prompt_tokens: u64,
     cached_tokens: u64,
-    output_tokens: u64,
+    pub(super) output_tokens: u64,
     price: Price,
-    choices: u32,
-    any_length: bool,
+    pub(super) choices: u32,
+    pub(super) any_length: bool,
+    /// Of a run that was taken over: choices whose end is to come.
+    pub(super) open_choices: Option<u32>,
     worst: Option<(Reason, String)>,
     /// Rows taken in so far, durable or not.
     pub(crate) next_index: u64,
     /// What policies let through; rows that wait in it are taken in and not in the log.
     pub(super) filter: Option<Box<OutputFilter>>,
+    /// What checkers have not let through yet; rows that wait in it are neither in the log.
+    pub(super) gate: Option<Box<CheckGate>>,
     pub(super) judged: bool,
     /// A policy ended the run, and its worker does not know yet.
     pub(super) blocked: bool,
@@ -52,8 +52,8 @@ pub(crate) struct Writer {
     /// Of the worker it was sent to: ms to the first token, and tokens that it was thought to have.
     pub(crate) expected: Option<(u64, u64)>,
     /// Of the first choice: how its text begins, and whether it goes round in circles.
-    beginning: String,
-    looping: Looping,
+    pub(super) beginning: String,
+    pub(super) looping: Looping,
 }
 
 /// How a run ends, apart from its usage.
@@ -120,9 +120,11 @@ impl Writer {
             price: run.price,
             choices: run.choices,
             any_length: false,
+            open_choices: None,
             worst: None,
             next_index: run.output_index,
             filter: None,
+            gate: None,
             judged: false,
             blocked: false,
             next_sequence: run.last_sequence.0 + 1,
@@ -155,33 +157,6 @@ impl Writer {
         self.output_tokens
     }
 
-    /// What the run says of its version, now that it has ended like this.
-    pub(crate) fn end_of(&self, status: RunStatus) -> End {
-        match status {
-            RunStatus::Completed => End::Completed(Output {
-                tokens: self.output_tokens,
-                is_odd: self.any_length || self.looping.found(),
-                is_refusal: is_refusal(&self.beginning),
-            }),
-            RunStatus::Failed => End::Failed,
-            RunStatus::Expired if self.output_tokens == 0 => End::Overload,
-            _ => End::Neutral,
-        }
-    }
-
-    /// Looks at a row as evidence.
-    fn notice(&mut self, row: &Row) {
-        if row.choice != 0 {
-            return;
-        }
-        if row.tokens > 0 {
-            self.looping.push(row.token_id);
-        }
-        if self.output_tokens < BEGINNING_TOKENS && self.beginning.len() < BEGINNING_BYTES {
-            self.beginning.push_str(&row.text);
-        }
-    }
-
     fn push(&mut self, pending: &mut Pending, kind: &EventKind) {
         pending.frames.push(encode(self.next_sequence, kind));
         self.next_sequence += 1;
@@ -209,7 +184,7 @@ impl Writer {
         self.start(&row, worker, now_ms, pending);
         self.notice(&row);
         match &mut self.filter {
-            None => self.take(row, pending),
+            None => self.enter(row, pending),
             Some(filter) => {
                 filter.push(row);
                 self.release(pending);
@@ -231,10 +206,11 @@ impl Writer {
             _ => None,
         });
         self.any_length |= finish_reason == Some(FinishReason::Length);
-        if let Some(finish) = finish
-            && finish_reason.is_none()
-        {
-            self.worst = Some((finish.reason(), finish.message.clone()));
+        if let Some(finish) = finish {
+            self.open_choices = self.open_choices.map(|open| open.saturating_sub(1));
+            if finish_reason.is_none() {
+                self.worst = Some((finish.reason(), finish.message.clone()));
+            }
         }
         let choice_finish_reason = finish_reason.filter(|_| self.choices > 1 && self.started);
         let run_finished = row.run_finished;
@@ -284,6 +260,10 @@ impl Writer {
     /// The end as the worker reports it. What was asked for decides what a cancellation is called.
     fn natural_ending(&self) -> Ending {
         match &self.worst {
+            None if self.open_choices.is_some_and(|open| open > 0) => Ending::new(
+                RunStatus::Failed,
+                "the engine could not carry the run out: one of its choices failed before the gateway restarted",
+            ),
             None => Ending {
                 status: RunStatus::Completed,
                 finish_reason: Some(if self.any_length {
@@ -318,8 +298,13 @@ impl Writer {
             let released = filter.release();
             pending.verdicts.append(&mut filter.take_verdicts());
             for row in released {
-                self.take(row, pending);
+                self.enter(row, pending);
             }
+        }
+        // What nobody has judged is not shown either.
+        let waiting = self.gate.as_mut().map(|gate| gate.hide());
+        for row in waiting.unwrap_or_default() {
+            self.take(row, pending);
         }
         if self.ended {
             return;

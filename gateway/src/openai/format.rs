@@ -39,16 +39,34 @@ pub(crate) fn shape(fields: &mut Fields, names: FormatParams) -> ApiResult<(Shap
     })?;
     match read_tools(tools, choice, parallel, names)? {
         None => Ok((format, None)),
-        Some(_) if format != Shape::Free => Err(ApiError::new(
+        Some((spec, shown)) => {
+            let shape = both(format, Shape::Tools(spec, names.tools), names)?;
+            Ok((shape, Some(shown)))
+        }
+    }
+}
+
+/// A format and tools in one request: what calls nothing follows the format. Where a call is required the format never counts.
+pub(crate) fn both(format: Shape, tools: Shape, names: FormatParams) -> ApiResult<Shape> {
+    let (grammar, mut spec, param) = match (format, tools) {
+        (format, Shape::Free) => return Ok(format),
+        (Shape::Grammar(grammar, _), Shape::Tools(spec, param)) => (grammar, spec, param),
+        (_, tools) => return Ok(tools),
+    };
+    if grammar.kind() != Kind::JsonSchema {
+        return Err(ApiError::new(
             ErrorCode::UnsupportedParameter,
             format!(
-                "`{}` and `{}` together are not supported; send one, or forbid the tools by `{}`",
+                "a regex or a grammar in `{}` together with `{}` is not supported: its text could begin like a call; use json_schema, or forbid the tools by `{}`",
                 names.format, names.tools, names.choice
             ),
         )
-        .param(names.format)),
-        Some((spec, shown)) => Ok((Shape::Tools(spec, names.tools), Some(shown))),
+        .param(names.format));
     }
+    if spec.choice == ToolChoice::Auto {
+        spec.answer = serde_json::from_str(&grammar.text).ok();
+    }
+    Ok(Shape::Tools(spec, param))
 }
 
 /// `{"type": "text" | "json_object" | "json_schema" | "regex" | "grammar", …}`; the schema is under `json_schema` or beside `type`.
@@ -203,6 +221,7 @@ fn read_tools(
         choice,
         parallel: parallel && !is_one,
         tools,
+        answer: None,
     };
     spec.check()
         .map_err(|error| schema_error(&error, names.tools))?;

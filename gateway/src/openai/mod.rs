@@ -5,6 +5,7 @@ mod around;
 mod call;
 pub(crate) mod called;
 mod chunk;
+mod content;
 pub(crate) mod format;
 mod headers;
 mod models;

@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use weir_protocol::error::ErrorCode;
-
+use super::content::{role_of, text_of};
 use super::read::unsupported;
 use crate::admit::Input;
 use crate::dialogue::Dialogue;
@@ -71,30 +70,10 @@ fn message(item: Value, place: usize) -> ApiResult<(Message, Fields)> {
         ));
     };
     let mut fields = Fields::nested(map, &param);
-    let role = fields.string("role", 64)?.ok_or_else(|| {
-        ApiError::invalid(
-            format!("{param}.role"),
-            format!("`{param}.role` is missing"),
-        )
-    })?;
-    // `developer` is OpenAI's newer word for what templates call `system`.
-    let role = if role == "developer" {
-        "system".to_owned()
-    } else {
-        role
-    };
+    let role = role_of(fields.string("role", 64)?, &param)?;
     let content = match fields.take("content") {
         None if role == "assistant" => String::new(),
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .map(|part| text_part(part, &param))
-            .collect::<ApiResult<String>>()?,
-        _ => {
-            let param = format!("{param}.content");
-            let what = format!("`{param}` must be text or a list of text parts");
-            return Err(ApiError::invalid(param, what));
-        }
+        given => text_of(given, &param, &["text"])?,
     };
     fields.string("name", 64)?;
     for name in ["function_call", "audio", "refusal", "annotations"] {
@@ -107,21 +86,6 @@ fn message(item: Value, place: usize) -> ApiResult<(Message, Fields)> {
     // Clients send an answer back as they parsed it.
     fields.take("parsed");
     Ok((Message { role, content }, fields))
-}
-
-fn text_part(part: &Value, param: &str) -> ApiResult<String> {
-    match (part.get("type").and_then(Value::as_str), part.get("text")) {
-        (Some("text"), Some(Value::String(text))) => Ok(text.clone()),
-        (Some(kind), _) if kind != "text" => Err(ApiError::new(
-            ErrorCode::UnsupportedParameter,
-            format!("content parts of type {kind:?} are not supported; send text"),
-        )
-        .param(format!("{param}.content"))),
-        _ => Err(ApiError::invalid(
-            format!("{param}.content"),
-            "a content part must be {\"type\": \"text\", \"text\": …}",
-        )),
-    }
 }
 
 /// Whether a message speaks of tools.

@@ -28,6 +28,7 @@ pub(crate) struct Checker {
     deadline: Duration,
     on_failure: OnFailure,
     phases: Option<Vec<RulePhase>>,
+    every: usize,
     fetch: Fetch,
     places: Semaphore,
     failures: AtomicU32,
@@ -111,15 +112,8 @@ impl Checker {
                 spec.url
             )));
         }
-        if spec
-            .phases
-            .iter()
-            .flatten()
-            .any(|phase| *phase == RulePhase::After)
-        {
-            return Err(refuse(
-                "phases may only be [Before]: outputs are judged by rules alone".to_owned(),
-            ));
+        if !(1..=64).contains(&spec.every_tokens) {
+            return Err(refuse("everyTokens must be from 1 to 64".to_owned()));
         }
         if !(1..=60_000).contains(&spec.deadline_ms) {
             return Err(refuse("deadlineMs must be from 1 to 60000".to_owned()));
@@ -134,6 +128,7 @@ impl Checker {
             deadline: Duration::from_millis(spec.deadline_ms),
             on_failure: spec.on_failure,
             phases: spec.phases.clone(),
+            every: spec.every_tokens as usize,
             fetch: Fetch::system(),
             places: Semaphore::new(spec.max_concurrent as usize),
             failures: AtomicU32::new(0),
@@ -147,9 +142,15 @@ impl Checker {
             Phase::Before => RulePhase::Before,
             Phase::After => RulePhase::After,
         };
-        self.phases
-            .as_ref()
-            .is_none_or(|phases| phases.contains(&wanted))
+        match &self.phases {
+            Some(phases) => phases.contains(&wanted),
+            None => wanted == RulePhase::Before,
+        }
+    }
+
+    /// Tokens of an output after which it is asked about them.
+    pub(crate) fn every(&self) -> usize {
+        self.every
     }
 
     /// Its verdict, or what the policy says where there is none.

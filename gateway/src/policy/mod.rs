@@ -4,6 +4,7 @@
 
 mod check;
 mod filter;
+mod gate;
 mod input;
 mod patterns;
 mod resume;
@@ -18,6 +19,7 @@ use weir_run::Phase;
 
 pub(crate) use check::Checker;
 pub(crate) use filter::OutputFilter;
+pub(crate) use gate::{CheckGate, OutputAnswer, OutputQuestion, hidden};
 pub(crate) use resume::UNJUDGED;
 use rules::Rules;
 pub use spec::{
@@ -48,6 +50,28 @@ pub(crate) struct RuleSets {
     pub(crate) before: Arc<[Arc<Rules>]>,
     pub(crate) after: Arc<[Arc<Rules>]>,
     pub(crate) checkers: Vec<Arc<Checker>>,
+}
+
+impl RuleSets {
+    /// Checkers that look at outputs.
+    fn judges(&self) -> impl Iterator<Item = &Arc<Checker>> {
+        self.checkers
+            .iter()
+            .filter(|checker| checker.looks(Phase::After))
+    }
+
+    /// Rows after which they are asked: as many as the most eager of them wants.
+    fn judged_every(&self) -> usize {
+        self.judges()
+            .map(|checker| checker.every())
+            .min()
+            .unwrap_or(1)
+    }
+
+    /// Whether anything looks at outputs.
+    pub(crate) fn looks_after(&self) -> bool {
+        !self.after.is_empty() || self.judges().next().is_some()
+    }
 }
 
 impl Policies {

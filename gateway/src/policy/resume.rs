@@ -6,17 +6,19 @@ use std::sync::Arc;
 use weir_run::{Event, EventKind, RunId, Sequence};
 use weir_store::{Store, StoreError};
 
-use super::{OutputFilter, RuleSets};
+use super::gate::CONTEXT_BYTES;
+use super::{CheckGate, OutputFilter, RuleSets};
 use crate::core::Core;
-use crate::link::Writer;
+use crate::link::{ChoiceEnds, Writer};
 
 /// Events read at once, from the last to the first.
 const PAGE: u64 = 256;
 /// How much of each text's end is wanted: more than the longest marker.
-const WANTED: usize = 96;
+const WANTED: usize = CONTEXT_BYTES;
 
 /// Its output can no longer be judged, so none of it is shown any more.
-pub(crate) const UNJUDGED: &str = "the policies for its output cannot go on after a restart";
+pub(crate) const UNJUDGED: &str =
+    "what its log says cannot be read, so its output cannot go on after a restart";
 
 impl Core {
     /// Policies for a run that was found at start, before anybody said which there are; nothing of its output is in the log.
@@ -32,16 +34,26 @@ impl Core {
         if writer.is_judged() {
             return true;
         }
+        if writer.has_choices() {
+            let (run, last) = (writer.id(), writer.last_sequence());
+            match ChoiceEnds::read(&*self.store, run, last).await {
+                Ok(ends) => writer.resume_choices(ends),
+                Err(error) => {
+                    tracing::error!(%run, %error, "cannot read which choices of a run have ended");
+                    return false;
+                }
+            }
+        }
         let policies = self.directory.load().policies.clone();
         let sets = policies.of(&writer.tenant, &writer.model);
-        let Some(sets) = sets.filter(|sets| !sets.after.is_empty()) else {
-            writer.judge_on(None);
+        let Some(sets) = sets.filter(|sets| sets.looks_after()) else {
+            writer.judge_on(None, None);
             return true;
         };
         let run = writer.id();
         match resume(&*self.store, run, writer.last_sequence(), sets).await {
-            Ok(filter) => {
-                writer.judge_on(Some(filter));
+            Ok((filter, gate)) => {
+                writer.judge_on(filter, gate);
                 true
             }
             Err(error) => {
@@ -52,13 +64,13 @@ impl Core {
     }
 }
 
-/// The filter as it was after the run's last durable event.
+/// Filter and gate as they were after the run's last durable event.
 async fn resume(
     store: &dyn Store,
     run: RunId,
     last: u64,
     sets: Arc<RuleSets>,
-) -> Result<OutputFilter, StoreError> {
+) -> Result<(Option<OutputFilter>, Option<CheckGate>), StoreError> {
     let mut shown: BTreeMap<(u32, bool), String> = BTreeMap::new();
     let mut before = last;
     while before > 0 {
@@ -83,11 +95,17 @@ async fn resume(
         }
         before = after;
     }
-    let mut filter = OutputFilter::new(sets);
+    let mut gate = CheckGate::new(&sets);
+    let mut filter = (!sets.after.is_empty()).then(|| OutputFilter::new(sets));
     for ((choice, is_tool), text) in shown {
-        filter.remember(choice, is_tool, &text);
+        if let Some(filter) = &mut filter {
+            filter.remember(choice, is_tool, &text);
+        }
+        if let (Some(gate), false) = (&mut gate, is_tool) {
+            gate.remember(choice, &text);
+        }
     }
-    Ok(filter)
+    Ok((filter, gate))
 }
 
 fn put_before(shown: &mut BTreeMap<(u32, bool), String>, channel: (u32, bool), text: &str) {

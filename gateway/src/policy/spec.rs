@@ -89,11 +89,18 @@ pub struct CheckerSpec {
     pub deadline_ms: u64,
     /// What is done when it does not answer in time, or not with a verdict.
     pub on_failure: OnFailure,
-    /// Where it looks: in prompts. Outputs are judged by rules alone, `After` is refused.
+    /// Where it looks: in prompts where absent.
     pub phases: Option<Vec<RulePhase>>,
+    /// After so many tokens, and at the end, it is asked about an output: 1 to 64. They are held back until it answers.
+    #[serde(default = "thirty_two")]
+    pub every_tokens: u32,
     /// Most calls at once; further ones count as failures.
     #[serde(default = "sixteen")]
     pub max_concurrent: u32,
+}
+
+fn thirty_two() -> u32 {
+    32
 }
 
 fn sixteen() -> u32 {

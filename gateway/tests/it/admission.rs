@@ -213,6 +213,7 @@ async fn a_full_model_is_stood_in_for_at_the_smaller_ones_price() {
     };
     small.context_tokens = 64;
     snapshot.models.push(ModelRoute {
+        mirror: None,
         name: "little".to_owned(),
         versions: vec![Arc::new(small)],
         table: all_to(1, 1, SMALL),

@@ -442,3 +442,111 @@ async fn two_gateways_of_one_store_write_each_result_once() {
     let usage = first.assert_settled("acme").await;
     assert_eq!(usage["byModel"][0]["runs"]["completed"], 4 * LINES);
 }
+
+/// A queue in which nobody waits for long.
+fn impatient(folder: &std::path::Path) -> weir_gateway::Snapshot {
+    let mut snapshot = snapshot(folder, vec![tenant("acme")], &["w0"]);
+    for queue in &mut snapshot.pools[0].queues {
+        queue.max_wait_ms = 150;
+    }
+    snapshot
+}
+
+async fn expired_runs(client: &Client, at_least: u64) {
+    for _ in 0..2000 {
+        let usage = client.get("/usage").await.body;
+        if usage["byModel"][0]["runs"]["expired"].as_u64() >= Some(at_least) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("no run waited too long");
+}
+
+/// Lines wait longer than the queue allows: their runs end, others are begun for them, also by a successor, and each line has one result.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_whose_run_waited_too_long_is_begun_again_and_has_one_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("store"), Engine::default()).unwrap();
+    let worker = Arc::new(FakeWorker::start(folder.path(), "w0", DIGEST, false));
+    worker.max_running(1);
+    let theirs = Arc::clone(&worker);
+    let (folder, batch) = life(folder, Arc::clone(&store), move |site| async move {
+        site.wait_served().await;
+        let acme = site.client("acme");
+        for _ in 0..2 {
+            acme.post("/inference", &crate::site::ask(50)).await;
+        }
+        wait_for("every seat to be taken", || theirs.held() == 2).await;
+        site.gateway.apply(impatient(site.folder.path()));
+        let batch = begin(&acme, &lines(2), &json!({})).await;
+        expired_runs(&acme, 3).await;
+        (site, batch)
+    })
+    .await;
+    let theirs = Arc::clone(&worker);
+    let (_folder, ()) = life(folder, store, move |site| async move {
+        site.gateway.apply(impatient(site.folder.path()));
+        let acme = site.client("acme");
+        expired_runs(&acme, 5).await;
+        for _ in 0..2000 {
+            theirs.generate(50);
+            if acme.get(&format!("/v1/batches/{batch}")).await.body["status"] == "completed" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let done = wait_batch(&acme, &batch, &["completed"]).await;
+        let counts = json!({"total": 2, "completed": 2, "failed": 0});
+        assert_eq!(done["request_counts"], counts, "{done}");
+        assert_eq!(results(&acme, &done["output_file_id"]).await.len(), 2);
+        site.assert_settled("acme").await;
+        (site, ())
+    })
+    .await;
+}
+
+/// The window ends while nobody works on the batch: the run that a line has by then is found, whichever it is, and ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_ends_the_run_that_a_line_has_and_not_the_one_it_had_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("store"), Engine::default()).unwrap();
+    let worker = Arc::new(FakeWorker::start(folder.path(), "w0", DIGEST, false));
+    worker.max_running(1);
+    let theirs = Arc::clone(&worker);
+    let begun = std::time::Instant::now();
+    let (folder, batch) = life(folder, Arc::clone(&store), move |site| async move {
+        site.wait_served().await;
+        let acme = site.client("acme");
+        for _ in 0..2 {
+            acme.post("/inference", &crate::site::ask(50)).await;
+        }
+        wait_for("every seat to be taken", || theirs.held() == 2).await;
+        site.gateway.apply(impatient(site.folder.path()));
+        let batch = begin(&acme, &lines(1), &json!({"completion_window": "2s"})).await;
+        expired_runs(&acme, 1).await;
+        let before = theirs.submits().len();
+        theirs.generate(50);
+        wait_for("the line's run on the worker", || {
+            theirs.submits().len() > before
+        })
+        .await;
+        (site, batch)
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(2_100).saturating_sub(begun.elapsed())).await;
+    let (_folder, ()) = life(folder, store, move |site| async move {
+        let acme = site.client("acme");
+        let done = wait_batch(&acme, &batch, &["expired"]).await;
+        let errors = results(&acme, &done["error_file_id"]).await;
+        assert_eq!(
+            errors["line-0"]["error"]["code"], "batch_expired",
+            "{errors:?}"
+        );
+        // Nothing of it goes on.
+        let usage = site.assert_settled("acme").await;
+        assert_eq!(usage["byModel"][0]["runs"]["cancelled"], 1, "{usage}");
+        (site, ())
+    })
+    .await;
+}

@@ -7,7 +7,7 @@ use weir_gateway::{ApiKey, KeyRules, Priority, Settings, Snapshot, Tenant};
 use weir_manifest::ApiKeyHash;
 
 use crate::client::Client;
-use crate::site::{Site, ask, snapshot, tenant, wait_for};
+use crate::site::{Site, ask, config, snapshot, tenant, wait_for};
 use crate::worker::FakeWorker;
 
 fn key(name: &str) -> ApiKey {
@@ -268,4 +268,56 @@ async fn without_origins_no_page_is_answered() {
         (reply.status, reply.header("access-control-allow-origin")),
         (204, "")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_say_when_they_were_last_used_and_a_successor_still_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let store =
+        weir_store::open(&folder.path().join("store"), weir_store::Engine::default()).unwrap();
+    let keys = |site: &Site| {
+        let answer = site.gateway.admin_queries()["/keys"].answer.clone();
+        async move {
+            let text = (answer.0)(bytes::Bytes::from_static(b"tenant=acme"))
+                .await
+                .unwrap();
+            serde_json::from_str::<serde_json::Value>(&text).unwrap()
+        }
+    };
+    let begun = jiff::Timestamp::now();
+    let snapshot = |folder: &std::path::Path| {
+        let mut acme = tenant("acme");
+        acme.keys.push(weir_gateway::ApiKey {
+            name: "next".to_owned(),
+            hash: weir_manifest::ApiKeyHash::of("another")
+                .unwrap()
+                .to_string(),
+            ..weir_gateway::ApiKey::default()
+        });
+        snapshot(folder, vec![acme, tenant("globex")], &[])
+    };
+    let at = snapshot(folder.path());
+    let site = Site::on(folder, store.clone(), at, config()).await;
+    assert_eq!(keys(&site).await[0]["lastUsedAt"], json!(null));
+    assert_eq!(site.client("acme").get("/usage").await.status, 200);
+    assert_eq!(
+        crate::client::Client::new(site.address, "nobody's")
+            .get("/usage")
+            .await
+            .status,
+        401
+    );
+    let seen = keys(&site).await;
+    let used: jiff::Timestamp = seen[0]["lastUsedAt"].as_str().unwrap().parse().unwrap();
+    assert!(used.as_second() >= begun.as_second(), "{seen}");
+    assert_eq!(
+        seen[1]["lastUsedAt"],
+        json!(null),
+        "the other key was not used"
+    );
+    assert_eq!(seen[0]["overlaps"], json!(["next"]));
+    site.gateway.stop().await;
+    let at = snapshot(site.folder.path());
+    let next = Site::on(site.folder, store, at, config()).await;
+    assert_eq!(keys(&next).await, seen);
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use weir_protocol::worker::finish::Reason;
 use weir_store::{Engine, open};
 
 use crate::site::{DIGEST, Site, ask, config, snapshot, tenant, wait_for};
@@ -121,4 +122,60 @@ async fn runs_whose_worker_is_gone_too_are_queued_again_or_end_with_what_they_ha
         (site, ())
     })
     .await;
+}
+
+/// What ended before a gateway's death still counts when the rest ends: a choice that was cut, and one that failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn choices_that_ended_before_a_restart_decide_how_their_run_ends() {
+    for (first, status, reason) in [
+        (Reason::Length, "completed", json!("length")),
+        (Reason::Stop, "completed", json!("stop")),
+        (Reason::Failed, "failed", json!(null)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(&folder.path().join("store"), Engine::default()).unwrap();
+        let worker = Arc::new(FakeWorker::start(folder.path(), "w0", DIGEST, false));
+        let theirs = Arc::clone(&worker);
+        let (folder, run) = life(folder, Arc::clone(&store), move |site| async move {
+            site.wait_served().await;
+            let acme = site.client("acme");
+            let body = json!({"model": "tiny", "prompt": "x", "n": 2, "max_tokens": 9});
+            let keyed = acme.clone();
+            tokio::spawn(async move {
+                let key = [("idempotency-key", "two")];
+                keyed
+                    .call(http::Method::POST, "/v1/completions", Some(&body), &key)
+                    .await;
+            });
+            wait_for("the run on the worker", || theirs.held() == 1).await;
+            theirs.choice(0, "a", None, false);
+            theirs.choice(1, "b", None, false);
+            theirs.choice(0, "c", Some(first), false);
+            wait_for("all of it to be durable", || theirs.unsent() == 0).await;
+            let run = theirs.submits()[0].run.to_vec();
+            let run = weir_run::RunId::from_bytes(run.try_into().unwrap()).to_string();
+            // Acknowledged rows are durable ones.
+            for _ in 0..1000 {
+                if acme.get(&format!("/runs/{run}")).await.body["outputTokens"] == 3 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            (site, run)
+        })
+        .await;
+        let theirs = Arc::clone(&worker);
+        let (_folder, ()) = life(folder, store, move |site| async move {
+            wait_for("the run to be attached", || theirs.attaches() == 1).await;
+            theirs.choice(1, "d", Some(Reason::Stop), true);
+            let acme = site.client("acme");
+            let ended = acme.wait_status(&run, &["completed", "failed"]).await;
+            assert_eq!(ended["status"], status, "{ended}");
+            assert_eq!(ended["finishReason"], reason, "{ended}");
+            assert_eq!(ended["outputTokens"], 4);
+            site.assert_settled("acme").await;
+            (site, ())
+        })
+        .await;
+    }
 }

@@ -138,6 +138,7 @@ async fn a_permitted_smaller_model_stands_in_only_where_it_was_asked_for() {
     large.fallback = vec!["small".to_owned()];
     snapshot.models[0].versions = vec![Arc::new(large)];
     snapshot.models.push(ModelRoute {
+        mirror: None,
         name: "small".to_owned(),
         versions: vec![Arc::new(version("small", 1, SMALL))],
         table: all_to(1, 1, SMALL),
@@ -167,4 +168,64 @@ async fn a_permitted_smaller_model_stands_in_only_where_it_was_asked_for() {
         .body;
     assert_eq!(row["decision"]["reason"], "fallback");
     assert_eq!(row["decision"]["requested"], "tiny");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_takes_no_prompt_beyond_its_classes_and_a_permitted_model_of_another_pool_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let _short = FakeWorker::start(folder.path(), "w0", DIGEST, true);
+    let _long = FakeWorker::start(folder.path(), "w1", SMALL, true);
+    let mut acme = tenant("acme");
+    acme.models[0].fallback = true;
+    let small = ModelPermission {
+        name: "small".to_owned(),
+        ..acme.models[0].clone()
+    };
+    acme.models.push(small);
+    let mut snapshot = snapshot(folder.path(), vec![acme], &["w0"]);
+    snapshot.pools[0].largest_prompt = Some(8);
+    snapshot.pools.push(weir_gateway::Pool {
+        name: "long".to_owned(),
+        largest_prompt: None,
+        ..snapshot.pools[0].clone()
+    });
+    let mut first = version("tiny", 2, DIGEST);
+    first.fallback = vec!["small".to_owned()];
+    snapshot.models[0].versions = vec![Arc::new(first)];
+    let mut other = version("small", 1, SMALL);
+    other.pool = "long".to_owned();
+    snapshot.models.push(ModelRoute {
+        mirror: None,
+        name: "small".to_owned(),
+        versions: vec![Arc::new(other)],
+        table: all_to(1, 1, SMALL),
+    });
+    snapshot.workers.push(WorkerEndpoint {
+        name: "w1".to_owned(),
+        pool: "long".to_owned(),
+        address: WorkerAddress::Unix(folder.path().join("w1.sock")),
+    });
+    let site = Site::start(folder, snapshot, config()).await;
+    site.wait_served().await;
+    wait_for("the other pool", || site.gateway.is_served("long", SMALL)).await;
+    let acme = site.client("acme");
+    let mut body = ask(1);
+    assert_eq!(
+        acme.post("/inference", &body).await.body["model"],
+        "tiny",
+        "5 tokens"
+    );
+    body["input"] = json!("longer than eight");
+    let refused = acme.post("/inference", &body).await;
+    assert_eq!((refused.status, refused.code()), (413, "prompt_too_long"));
+    assert_eq!(refused.body["error"]["details"]["largestPromptTokens"], 8);
+    assert!(refused.text.contains("pool"), "{}", refused.text);
+    body["allowFallback"] = json!(true);
+    let run = acme.post("/inference", &body).await;
+    assert_eq!(
+        (run.status, &run.body["model"]),
+        (202, &json!("small")),
+        "{}",
+        run.text
+    );
 }

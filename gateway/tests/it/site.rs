@@ -86,6 +86,7 @@ pub(crate) fn tenant(name: &str) -> Tenant {
         trust_scope: name.to_owned(),
         retention_ms: 86_400_000,
         content_deletion: false,
+        shadow: true,
         alerts: weir_gateway::Alerts::default(),
     }
 }
@@ -104,6 +105,7 @@ pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) ->
             name: "tiny".to_owned(),
             versions: vec![Arc::new(version("tiny", 2, DIGEST))],
             table: all_to(1, 2, DIGEST),
+            mirror: None,
         }],
         pools: vec![Pool {
             name: "small".to_owned(),
@@ -113,6 +115,7 @@ pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) ->
             }; 3],
             class_bounds: [512, 4096],
             sleeps: false,
+            largest_prompt: None,
         }],
         settings: weir_gateway::Settings::default(),
         workers: workers

@@ -207,6 +207,30 @@ impl FakeWorker {
         });
     }
 
+    /// Makes one more row of a choice for every live run.
+    pub(crate) fn choice(&self, choice: u32, text: &str, end: Option<Reason>, last: bool) {
+        self.with(|state| {
+            for (id, run) in &mut state.runs {
+                run.rows.push(Row {
+                    run: id.clone().into(),
+                    index: run.rows.len() as u64,
+                    choice,
+                    tokens: 1,
+                    text: text.to_owned(),
+                    finish: end.map(|reason| Finish {
+                        reason: reason.into(),
+                        ..Finish::default()
+                    }),
+                    run_finished: last,
+                    started: (run.rows.is_empty()).then(Started::default),
+                    ..Row::default()
+                });
+                run.finished |= last;
+            }
+            state.pump();
+        });
+    }
+
     /// Ends every live run with an end token.
     pub(crate) fn finish(&self) {
         self.with(|state| {

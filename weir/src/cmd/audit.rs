@@ -6,16 +6,15 @@ use serde_json::Value;
 use weir_ledger::{Line, parse_line};
 
 use super::usage::{Output, verify};
-use crate::client;
+use crate::client::Admin;
 use crate::columns::table;
 
 /// Show the audit log: who changed a limit, a price, a key, the trust policy or a rollout, deleted content, or repaired a budget, and which
 /// budgets reached a threshold.
 #[derive(Debug, Parser)]
 pub struct Args {
-    /// Where the admin port is.
-    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
+    #[command(flatten)]
+    admin: Admin,
     /// Only lines of this UTC day, such as 2026-11-29.
     #[arg(long)]
     day: Option<String>,
@@ -39,8 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
         .day
         .as_ref()
         .map_or(String::new(), |day| format!("day={day}&"));
-    let url = format!("{}/audit?{day}", args.admin.trim_end_matches('/'));
-    let text = runtime.block_on(client::pages(&url, &[]))?;
+    let text = runtime.block_on(args.admin.server().pages(&format!("/audit?{day}")))?;
     if args.output == Some(Output::Json) {
         print!("{text}");
     } else {

@@ -97,9 +97,7 @@ async fn talk(mut args: Args) -> Result<()> {
 }
 
 async fn first_model(args: &Args) -> Result<String> {
-    let url = format!("{}/v1/models", args.access.url);
-    let list =
-        client::json(client::send("GET", &url, &headers(&args.access.key), None).await?).await?;
+    let list = args.access.server().get("/v1/models").await?;
     let model = list["data"][0]["id"]
         .as_str()
         .context("the key may use no model that is served; see spec.models of its TenantQuota, and `weir get`")?;
@@ -119,10 +117,6 @@ fn typed_lines() -> mpsc::Receiver<String> {
     lines
 }
 
-fn headers(key: &str) -> [(&'static str, String); 1] {
-    [("authorization", format!("Bearer {key}"))]
-}
-
 impl Chat {
     fn reset(&mut self) {
         self.messages.clear();
@@ -139,9 +133,10 @@ impl Chat {
             "model": self.model, "messages": self.messages, "stream": true,
             "temperature": self.args.temperature, "max_tokens": self.args.max_tokens,
         });
-        let url = format!("{}/v1/chat/completions", self.args.access.url);
-        let answer =
-            client::send("POST", &url, &headers(&self.args.access.key), Some(&body)).await?;
+        let server = self.args.access.server();
+        let answer = server
+            .send("POST", "/v1/chat/completions", Some(&body))
+            .await?;
         if !answer.status().is_success() {
             client::json(answer).await?;
             bail!("the gateway answered without a stream; is --url right?");

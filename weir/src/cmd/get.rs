@@ -1,25 +1,27 @@
 //! `weir get`: the objects of a running `weir up`, in kubectl's columns.
 
+mod keys;
+
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use serde_json::Value;
 
-use crate::client;
+use crate::client::Admin;
 use crate::columns::{Column, row, table};
 
-/// Show model versions, pools and quotas of a running `weir up`, as kubectl shows them on a cluster.
+/// Show model versions, pools and quotas of a running `weir up`, as kubectl shows them on a cluster; or its API keys.
 #[derive(Debug, Parser)]
 pub struct Args {
-    /// Kinds by name, plural or short name, separated by commas (`mv`, `gp`, `tq`); all of them when absent.
+    /// Kinds by name, plural or short name, separated by commas (`mv`, `gp`, `tq`); all of them when absent. `keys` are the tenants' API
+    /// keys: until when they count, when they were last used, and which of them can take each other's place.
     kinds: Option<String>,
-    /// One object's name.
+    /// One object's name; of keys, the tenant's.
     name: Option<String>,
     /// Form of the output.
     #[arg(short, long, value_enum)]
     output: Option<Output>,
-    /// Where the admin port of `weir up` is.
-    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
+    #[command(flatten)]
+    admin: Admin,
 }
 
 /// Form of the output.
@@ -48,12 +50,15 @@ struct KindInfo {
 /// # Errors
 /// `weir up` cannot be reached, or a kind or a name does not exist.
 pub fn run(args: &Args) -> Result<()> {
-    let url = format!("{}/objects", args.admin.trim_end_matches('/'));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let objects = runtime
-        .block_on(async { client::json(client::send("GET", &url, &[], None).await?).await })?;
+    if args.kinds.as_deref().is_some_and(keys::is_named) {
+        let all = runtime.block_on(args.admin.server().get("/keys"))?;
+        print!("{}", keys::render(args, &all)?);
+        return Ok(());
+    }
+    let objects = runtime.block_on(args.admin.server().get("/objects"))?;
     let objects = objects
         .as_array()
         .context("the answer is no list of objects; is --admin the admin port of `weir up`?")?;
@@ -70,7 +75,9 @@ pub fn tables(objects: &[Value]) -> String {
         kinds: None,
         name: None,
         output: None,
-        admin: String::new(),
+        admin: Admin {
+            admin: String::new(),
+        },
     };
     render(&args, objects, jiff::Timestamp::now().as_second()).unwrap_or_default()
 }
@@ -227,7 +234,9 @@ mod tests {
             kinds: kinds.map(str::to_owned),
             name: name.map(str::to_owned),
             output,
-            admin: String::new(),
+            admin: Admin {
+                admin: String::new(),
+            },
         };
         render(&args, &objects, now)
     }

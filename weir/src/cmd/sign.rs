@@ -95,7 +95,12 @@ struct Manifest<'a> {
     request_schema: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     adapter_of: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    references: Option<&'static str>,
 }
+
+/// A file of this name in the artifact holds prompts with expected answers.
+const REFERENCES: &str = "references.jsonl";
 
 #[derive(Serialize)]
 struct Artifact {
@@ -205,6 +210,12 @@ fn signed_block<'a>(args: &'a Args, version: &'a SignedVersion, base: Option<&Pa
             context_tokens: version.manifest.context_tokens,
             request_schema: version.manifest.request_schema,
             adapter_of: version.manifest.adapter_of,
+            references: version
+                .claim
+                .files
+                .iter()
+                .any(|file| file.path.as_str() == REFERENCES)
+                .then_some(REFERENCES),
         },
         signature: Signature {
             file: args.out.as_str(),

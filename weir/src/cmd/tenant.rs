@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use serde_json::json;
 
 use super::usage::user;
-use crate::client;
+use crate::client::Admin;
 
 /// What is asked for on behalf of a tenant.
 #[derive(Debug, Parser)]
@@ -30,9 +30,8 @@ struct Purge {
     /// Cancel live runs of that time first; they keep their content otherwise.
     #[arg(long)]
     cancel_live: bool,
-    /// Where the admin port is.
-    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
+    #[command(flatten)]
+    admin: Admin,
 }
 
 /// Runs the command.
@@ -44,11 +43,8 @@ pub fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let url = format!("{}/tenant/purge", purge.admin.trim_end_matches('/'));
     let order = json!({"tenant": purge.tenant, "before": purge.before, "cancelLive": purge.cancel_live, "actor": user()});
-    let deleted = runtime.block_on(async {
-        client::json(client::send("POST", &url, &[], Some(&order)).await?).await
-    })?;
+    let deleted = runtime.block_on(purge.admin.server().post("/tenant/purge", &order))?;
     println!(
         "{} runs lost their content, {} live runs keep theirs",
         deleted["runs"], deleted["live"]

@@ -21,6 +21,7 @@ use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::up::report::{Format, Pages, Report};
 use crate::up::rollouts::{Rollouts, posted};
+use crate::up::self_signed;
 use crate::up::serve::{Asked, Serving};
 use crate::up::workers::Workers;
 
@@ -42,6 +43,9 @@ pub struct Args {
     /// PEM file with its private key.
     #[arg(long, value_name = "FILE", env = "WEIR_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Serve HTTPS with a certificate made here, in the data folder; clients trust it by `--ca` or what they have in its place.
+    #[arg(long, conflicts_with = "tls_cert")]
+    tls_self_signed: bool,
     /// Where to serve health, metrics and `/objects`.
     #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:9090")]
     admin: SocketAddr,
@@ -97,14 +101,14 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     let (admin_listener, admin) = bind(args.admin, "--admin").await?;
     let folder = args.data.join("store");
     let choice = StoreChoice {
-        name: args.store,
+        name: args.store.clone(),
         durability: args.durability.parse().map_err(anyhow::Error::msg)?,
     };
     let store = weir_gateway::open_store(&choice, folder, None).await?;
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     let config = weir_gateway::Config::default();
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
-    let scheme = secure(&gateway, args.tls_cert, args.tls_key)?;
+    let (scheme, ca) = secure(&gateway, &args, listen)?;
     let pages = Pages::default();
     let (ask, asked) = mpsc::channel(16);
     let ended = CancellationToken::new();
@@ -126,7 +130,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     })?;
     let report = Report::new(
         format,
-        format!("{scheme}://{listen}"),
+        (format!("{scheme}://{listen}"), ca),
         admin.to_string(),
         pages,
         readiness.clone(),
@@ -163,13 +167,27 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     Ok(())
 }
 
-/// Makes the gateway speak HTTPS where it has a certificate; what addresses begin with.
-fn secure(gateway: &Gateway, cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<&'static str> {
-    if let (Some(cert), Some(key)) = (cert, key) {
-        gateway.secure(Tls::open(TlsFiles { cert, key })?);
-        return Ok("https");
-    }
-    Ok("http")
+/// Makes the gateway speak HTTPS where it has a certificate; what addresses begin with, and what clients have to trust where nobody else
+/// vouches for it.
+fn secure(
+    gateway: &Gateway,
+    args: &Args,
+    listen: SocketAddr,
+) -> Result<(&'static str, Option<PathBuf>)> {
+    let (files, ca) = match (&args.tls_cert, &args.tls_key) {
+        (Some(cert), Some(key)) => {
+            let (cert, key) = (cert.clone(), key.clone());
+            (TlsFiles { cert, key }, None)
+        }
+        _ if args.tls_self_signed => {
+            let files = self_signed::files(&args.data.join("tls"), listen)?;
+            let ca = files.cert.clone();
+            (files, Some(ca))
+        }
+        _ => return Ok(("http", None)),
+    };
+    gateway.secure(Tls::open(files)?);
+    Ok(("https", ca))
 }
 
 /// What the admin port shows and does: the gateway's own, the objects, and the rollouts.

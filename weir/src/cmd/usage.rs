@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
-use crate::client;
+use crate::client::{self, Admin};
 pub(crate) use verify::verify;
 
 /// Show a tenant's usage, reconciled with the event log; verify the ledger's hash chain; repair a budget.
@@ -20,6 +20,8 @@ pub(crate) use verify::verify;
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
+    #[command(flatten)]
+    admin: Admin,
     #[command(flatten)]
     show: Show,
 }
@@ -36,9 +38,6 @@ struct Show {
     /// Ask the admin port for this tenant instead of the gateway with a key; compares every record, not only the newest.
     #[arg(long)]
     tenant: Option<String>,
-    /// Where the admin port is.
-    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
     /// Runs accepted at or after this time.
     #[arg(long)]
     from: Option<String>,
@@ -91,9 +90,6 @@ struct Repair {
     /// A data folder that no gateway has open. Without it the running gateway does it.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Where the admin port is.
-    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
 }
 
 /// Runs the command.
@@ -106,14 +102,14 @@ pub fn run(args: Args) -> Result<()> {
         .build()?;
     runtime.block_on(async {
         match args.command {
-            Some(Command::Repair(repair)) => self::repair(&repair).await,
-            None if args.show.verify => check(&args.show).await,
-            None => show(&args.show).await,
+            Some(Command::Repair(repair)) => self::repair(&args.admin, &repair).await,
+            None if args.show.verify => check(&args.admin, &args.show).await,
+            None => show(&args.admin, &args.show).await,
         }
     })
 }
 
-async fn show(args: &Show) -> Result<()> {
+async fn show(admin: &Admin, args: &Show) -> Result<()> {
     let by = match args.by {
         By::Model => "model",
         By::Version => "version",
@@ -125,18 +121,13 @@ async fn show(args: &Show) -> Result<()> {
             query = format!("{query}&{name}={}", escaped(time));
         }
     }
-    let (url, headers) = if let Some(tenant) = &args.tenant {
-        let base = args.admin.trim_end_matches('/');
+    let usage = if let Some(tenant) = &args.tenant {
         let of = escaped(tenant);
-        (
-            format!("{base}/usage?tenant={of}&check=all&{query}"),
-            vec![],
-        )
+        let path = format!("/usage?tenant={of}&check=all&{query}");
+        admin.server().get(&path).await?
     } else {
-        let base = args.access.url.trim_end_matches('/');
-        (format!("{base}/usage?{query}"), bearer(&args.access.key))
+        args.access.server().get(&format!("/usage?{query}")).await?
     };
-    let usage = client::json(client::send("GET", &url, &headers, None).await?).await?;
     if args.output == Some(Output::Json) {
         println!("{usage:#}");
     } else {
@@ -145,7 +136,7 @@ async fn show(args: &Show) -> Result<()> {
     Ok(())
 }
 
-async fn check(args: &Show) -> Result<()> {
+async fn check(admin: &Admin, args: &Show) -> Result<()> {
     let verified = if let Some(file) = &args.export {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read {}", file.display()))?;
@@ -153,30 +144,30 @@ async fn check(args: &Show) -> Result<()> {
     } else if let (Some(data), Some(tenant)) = (&args.data, &args.tenant) {
         verify(&offline::export(data, tenant).await?)?
     } else {
-        verify(&pages(args).await?)?
+        verify(&pages(admin, args).await?)?
     };
     println!("{verified}");
     Ok(())
 }
 
 /// The whole chain of a running gateway.
-async fn pages(args: &Show) -> Result<String> {
-    let (base, headers, tenant) = match &args.tenant {
-        Some(tenant) => (&args.admin, vec![], format!("tenant={}&", escaped(tenant))),
-        None => (&args.access.url, bearer(&args.access.key), String::new()),
-    };
-    let base = base.trim_end_matches('/');
-    client::pages(&format!("{base}/usage/ledger?{tenant}"), &headers).await
+async fn pages(admin: &Admin, args: &Show) -> Result<String> {
+    match &args.tenant {
+        Some(tenant) => {
+            let path = format!("/usage/ledger?tenant={}&", escaped(tenant));
+            admin.server().pages(&path).await
+        }
+        None => args.access.server().pages("/usage/ledger?").await,
+    }
 }
 
-async fn repair(args: &Repair) -> Result<()> {
+async fn repair(admin: &Admin, args: &Repair) -> Result<()> {
     let actor = user();
     let repaired = if let Some(data) = &args.data {
         offline::repair(data, &args.tenant, &actor, !args.dry_run).await?
     } else {
-        let url = format!("{}/usage/repair", args.admin.trim_end_matches('/'));
         let order = json!({"tenant": args.tenant, "apply": !args.dry_run, "actor": actor});
-        client::json(client::send("POST", &url, &[], Some(&order)).await?).await?
+        admin.server().post("/usage/repair", &order).await?
     };
     let changes = repaired["changes"]
         .as_array()
@@ -196,10 +187,6 @@ async fn repair(args: &Repair) -> Result<()> {
         (false, false) => bail!("the repair was not applied; try again"),
     }
     Ok(())
-}
-
-fn bearer(key: &str) -> Vec<(&'static str, String)> {
-    vec![("authorization", format!("Bearer {key}"))]
 }
 
 /// For the audit log.

@@ -1,6 +1,7 @@
 //! What people and programs are told while `weir up` runs: problems, progress, what serves. Only changes are said.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -45,6 +46,8 @@ pub struct Report {
     format: Format,
     started: Instant,
     listen: String,
+    /// What clients have to trust, where nobody else vouches for the listener.
+    ca: Option<PathBuf>,
     admin: String,
     /// Since when conditions hold.
     pub history: History,
@@ -61,7 +64,7 @@ impl Report {
     /// Nothing said yet.
     pub fn new(
         format: Format,
-        listen: String,
+        (listen, ca): (String, Option<PathBuf>),
         admin: String,
         pages: Pages,
         readiness: Readiness,
@@ -70,6 +73,7 @@ impl Report {
             format,
             started: Instant::now(),
             listen,
+            ca,
             admin,
             history: History::default(),
             pages,
@@ -199,14 +203,19 @@ impl Report {
         if self.format == Format::Text {
             println!("\n{}", crate::cmd::get::tables(&self.objects));
         }
+        let ca = self.ca.as_ref().map(|path| path.display().to_string());
+        let trust = ca
+            .as_ref()
+            .map(|path| format!("; clients need --ca {path}"));
         self.say(
             &format!(
-                "ready {} (health and metrics on http://{}) after {:.1} s",
+                "ready {} (health and metrics on http://{}) after {:.1} s{}",
                 self.listen,
                 self.admin,
-                self.started.elapsed().as_secs_f64()
+                self.started.elapsed().as_secs_f64(),
+                trust.unwrap_or_default()
             ),
-            &json!({"event": "ready", "listen": self.listen.split("//").last(), "url": self.listen, "admin": self.admin, "afterMs": after_ms,
+            &json!({"event": "ready", "listen": self.listen.split("//").last(), "url": self.listen, "ca": ca, "admin": self.admin, "afterMs": after_ms,
                 "serving": self.serving, "objects": self.objects}),
         );
     }

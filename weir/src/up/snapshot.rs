@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_api::ValidModelVersion;
-use weir_gateway::{ModelRoute, PromptText, SamplingDefaults, ServedVersion};
+use weir_gateway::{Mirror, ModelRoute, PromptText, SamplingDefaults, ServedVersion};
 
 use weir_rollout::routing::Table;
 
@@ -37,6 +37,7 @@ pub fn served_version(valid: &ValidModelVersion, verified: &Verified) -> ServedV
 pub fn routes(
     versions: Vec<Arc<ServedVersion>>,
     tables: &BTreeMap<String, Arc<Table>>,
+    mirrors: &BTreeMap<String, Mirror>,
 ) -> Vec<ModelRoute> {
     let mut by_model: BTreeMap<String, Vec<Arc<ServedVersion>>> = BTreeMap::new();
     for version in versions {
@@ -48,6 +49,7 @@ pub fn routes(
     let route = |(name, versions): (String, Vec<Arc<ServedVersion>>)| {
         let table = Arc::clone(tables.get(&name)?);
         Some(ModelRoute {
+            mirror: mirrors.get(&name).cloned(),
             name,
             versions,
             table,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use weir_api::model_version::reasons;
 use weir_api::{ModelVersion, SignatureSource, ValidModelVersion};
+use weir_gateway::Reference;
 use weir_manifest::{
     Digest, FileEntry, Placement, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest,
     VersionClaim, open_verified,
@@ -26,6 +27,8 @@ pub struct Verified {
     pub signer: String,
     /// Tokenizer, template and generation defaults.
     pub text: Arc<ModelText>,
+    /// Prompts with expected answers; none where the object names no file of them.
+    pub references: Arc<[Reference]>,
     /// What a worker is told to load.
     pub plan: LoadPlan,
 }
@@ -176,11 +179,13 @@ fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Ve
     let artifact = open_verified(&request, &claim)
         .map_err(|error| unverified(error.reason(), error.condition_message()))?;
     let text = text_of(&artifact)?;
+    let references = references_of(&artifact, valid.manifest.references.as_deref())?;
     let digest = artifact.manifest_digest;
     Ok(Verified {
         digest: digest.to_string(),
         signer: artifact.signer.id.clone(),
         text: Arc::new(text),
+        references,
         plan: LoadPlan {
             dir,
             digest,
@@ -190,6 +195,27 @@ fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Ve
             placement: PlanPlacement::SealedCopy,
         },
     })
+}
+
+/// The references that were signed with the version. A file that cannot be used stops it: its guard would be missing.
+fn references_of(
+    artifact: &VerifiedArtifact,
+    name: Option<&str>,
+) -> Result<Arc<[Reference]>, Unverified> {
+    let Some(name) = name else {
+        return Ok(Arc::default());
+    };
+    let unusable = |why: String| {
+        let message = format!(
+            "{name} holds no references that can be asked: {why}; correct it, sign again, and count the version up"
+        );
+        unverified(reasons::REFERENCES_INVALID, message)
+    };
+    let bytes = artifact
+        .read(name)
+        .map_err(|error| unusable(error.to_string()))?;
+    let all = Reference::parse(&bytes).map_err(|error| unusable(error.to_string()))?;
+    Ok(all.into())
 }
 
 fn claim(valid: &ValidModelVersion) -> Result<VersionClaim, Unverified> {

@@ -36,12 +36,20 @@ pub struct ValidGpuPool {
     pub engine: EngineLimits,
     /// How many runs may wait, and for how long.
     pub queue: QueueBounds,
-    /// Classes of prompts in strictly rising order, at least one; the last is without bound.
+    /// Classes of prompts in strictly rising order, at least one; where the last has a bound the pool takes nothing longer.
     pub prompt_classes: Vec<PromptClass>,
     /// Where the pool is.
     pub region: Option<String>,
     /// Fields merged over the operator's pod template.
     pub pod_template: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+impl ValidGpuPool {
+    /// Longest prompt that it takes; any where none.
+    pub fn largest_prompt(&self) -> Option<u32> {
+        let last = self.prompt_classes.last()?.max_prompt_tokens;
+        (last != u32::MAX).then_some(last)
+    }
 }
 
 /// What the workers compute on.
@@ -233,22 +241,17 @@ fn queue(given: &Queue, problems: &mut Problems) -> QueueBounds {
     }
 }
 
-/// Prompts above the last bound need a class too: an unbounded one named `rest` follows a bounded last one.
+/// A pool without classes takes every prompt in one; one whose last class has a bound takes nothing longer.
 fn prompt_classes(given: &[raw::PromptClass]) -> Vec<PromptClass> {
+    if given.is_empty() {
+        return vec![PromptClass {
+            name: "all".to_owned(),
+            max_prompt_tokens: u32::MAX,
+        }];
+    }
     let class = |class: &raw::PromptClass| PromptClass {
         name: class.name.clone(),
         max_prompt_tokens: class.max_prompt_tokens.map_or(u32::MAX, unsigned),
     };
-    let mut classes: Vec<PromptClass> = given.iter().map(class).collect();
-    if classes
-        .last()
-        .is_none_or(|last| last.max_prompt_tokens != u32::MAX)
-    {
-        let name = if given.is_empty() { "all" } else { "rest" };
-        classes.push(PromptClass {
-            name: name.to_owned(),
-            max_prompt_tokens: u32::MAX,
-        });
-    }
-    classes
+    given.iter().map(class).collect()
 }

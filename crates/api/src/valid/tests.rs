@@ -255,10 +255,11 @@ fn a_silent_pool_gets_the_contracts_values() {
     }
     assert_eq!(valid.prompt_classes.len(), 1);
     assert_eq!(valid.prompt_classes[0].max_prompt_tokens, u32::MAX);
+    assert_eq!(valid.largest_prompt(), None);
 }
 
 #[test]
-fn single_priorities_have_their_own_queue_bounds_and_every_prompt_a_class() {
+fn single_priorities_have_their_own_queue_bounds_and_a_bounded_last_class_takes_nothing_longer() {
     let changes = [
         (
             "/spec/queue/priorities",
@@ -278,7 +279,8 @@ fn single_priorities_have_their_own_queue_bounds_and_every_prompt_a_class() {
         .iter()
         .map(|c| c.name.as_str())
         .collect();
-    assert_eq!(names, ["short", "rest"]);
+    assert_eq!(names, ["short"]);
+    assert_eq!(valid.largest_prompt(), Some(100));
 }
 
 #[test]

@@ -236,3 +236,55 @@ fn text_that_never_becomes_a_call_may_hold_the_beginning_of_one() {
     parser.finish(&mut parsed);
     assert_eq!(parsed.text, "a <tool");
 }
+
+/// With a format beside the tools an output is one document of the schema, or calls and nothing else; a text in the document may look
+/// like a call.
+#[test]
+fn an_output_with_tools_and_a_format_is_calls_or_a_document_of_the_schema() {
+    let (words, vocabulary) = (words(), vocabulary());
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 4}}, "required": ["a"], "additionalProperties": false});
+    let schema = json!({"type": "object", "properties": {"b": {"type": "string", "maxLength": 14}}, "required": ["b"], "additionalProperties": false});
+    let spec = ToolSpec {
+        answer: Some(schema),
+        ..tools(ToolFormat::Hermes, ToolChoice::Auto, &parameters)
+    };
+    let matcher = vocabulary.compile(&Source::Tools(spec.clone())).unwrap();
+    let (mut called, mut answered) = (0, 0);
+    for seed in 0..60 {
+        let Some(bytes) = walk(&mut matcher.fork(), &words, &mut Dice(seed), 300) else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let mut parsed = Parsed::default();
+        let mut parser = CallParser::new(&spec);
+        for c in text.chars() {
+            parser.push(&c.to_string(), &mut parsed).unwrap();
+        }
+        parser.finish(&mut parsed);
+        if parsed.pieces.is_empty() {
+            let document: Value = serde_json::from_str(&parsed.text).unwrap();
+            assert!(document["b"].is_string(), "{text}");
+            answered += 1;
+        } else {
+            assert!(parsed.text.is_empty(), "{text}");
+            called += 1;
+        }
+    }
+    assert!(
+        called > 0 && answered > 0,
+        "{called} called, {answered} answered"
+    );
+    let mut parsed = Parsed::default();
+    let mut parser = CallParser::new(&spec);
+    parser
+        .push("{\"b\": \"<tool_call>\"}", &mut parsed)
+        .unwrap();
+    parser.finish(&mut parsed);
+    assert_eq!(parsed.text, "{\"b\": \"<tool_call>\"}");
+    assert!(parsed.pieces.is_empty());
+    let llama = ToolSpec {
+        format: ToolFormat::Llama,
+        ..spec
+    };
+    assert!(llama.check().is_err(), "its calls are objects too");
+}

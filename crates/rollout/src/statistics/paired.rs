@@ -25,6 +25,8 @@ pub struct ShadowCounts {
     pub references: [u64; 2],
     /// Reference prompts both answered.
     pub reference_pairs: u64,
+    /// Reference prompts that have no answer yet: nothing passes without them.
+    pub references_due: u64,
     /// The candidate's own failures.
     pub errors: Judged,
     /// Greedy answers, and those of which the first 32 tokens differ.
@@ -107,8 +109,13 @@ pub fn judge_shadow(counts: &ShadowCounts, shadow: &ShadowPlan, plan: &Plan) -> 
         });
     }
     let needed = u64::from(shadow.min_requests);
-    if counts.pairs < needed {
+    if counts.pairs < needed || counts.references_due > 0 {
         return ShadowVerdict::TooFew;
+    }
+    // What its signer expects of it is no sample: too few to prove harm are enough to ask a person.
+    let [wrong, stable_wrong] = counts.references;
+    if wrong > stable_wrong {
+        return ShadowVerdict::Differs("references");
     }
     if references_are_fine(counts) {
         return ShadowVerdict::Passed;

@@ -5,6 +5,7 @@ use weir_protocol::error::ErrorCode;
 use weir_run::{RunStatus, Sequence};
 use weir_store::Store;
 
+use super::super::content::{role_of, text_of};
 use super::record::{Record, expired, find};
 use super::story::Story;
 use crate::error::{ApiError, ApiResult};
@@ -109,57 +110,15 @@ fn message(item: &Value, place: usize) -> ApiResult<Value> {
             .param(param));
         }
     }
-    let role = fields.string("role", 64)?.ok_or_else(|| {
-        ApiError::invalid(
-            format!("{param}.role"),
-            format!("`{param}.role` is missing"),
-        )
-    })?;
-    let content = match fields.take("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .map(|part| text_part(part, &param))
-            .collect::<ApiResult<String>>()?,
-        _ => {
-            let param = format!("{param}.content");
-            let what = format!("`{param}` must be text or a list of text parts");
-            return Err(ApiError::invalid(param, what));
-        }
-    };
+    let role = role_of(fields.string("role", 64)?, &param)?;
+    let kinds = ["input_text", "output_text", "text"];
+    let content = text_of(fields.take("content"), &param, &kinds)?;
     // What an output item has when it is sent back.
     for name in ["id", "status", "phase"] {
         fields.string(name, 256)?;
     }
     fields.done()?;
-    Ok(json!({"role": template_role(role), "content": content}))
-}
-
-/// `developer` is `OpenAI`'s newer word for what templates call `system`.
-fn template_role(role: String) -> String {
-    if role == "developer" {
-        "system".to_owned()
-    } else {
-        role
-    }
-}
-
-fn text_part(part: &Value, param: &str) -> ApiResult<String> {
-    let kind = part.get("type").and_then(Value::as_str);
-    match (kind, part.get("text")) {
-        (Some("input_text" | "output_text" | "text"), Some(Value::String(text))) => {
-            Ok(text.clone())
-        }
-        (Some(kind), _) if !kind.ends_with("text") => Err(ApiError::new(
-            ErrorCode::UnsupportedParameter,
-            format!("content parts of type {kind:?} are not supported; send text"),
-        )
-        .param(format!("{param}.content"))),
-        _ => Err(ApiError::invalid(
-            format!("{param}.content"),
-            "a content part must be {\"type\": \"input_text\", \"text\": …}",
-        )),
-    }
+    Ok(json!({"role": role, "content": content}))
 }
 
 /// Inputs and outputs of the responses before this one, oldest first. Their instructions are not carried over.

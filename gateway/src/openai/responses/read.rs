@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use weir_protocol::error::ErrorCode;
 
-use super::super::format::{FormatParams, response_format, shape as tools_shape};
+use super::super::format::{FormatParams, both, response_format, shape as tools_shape};
 use super::super::headers::Headers;
 use super::super::turns::speaks_of_tools;
 use super::input::{add_item, before, items};
@@ -207,15 +207,7 @@ fn shape(fields: &mut Fields, view: &mut ShapeView) -> ApiResult<(Shape, Option<
         }
         text.done()?;
     }
-    match (shape, tools) {
-        (shape, Shape::Free) => Ok((shape, None)),
-        (Shape::Free, tools) => Ok((tools, shown)),
-        _ => Err(ApiError::new(
-            ErrorCode::UnsupportedParameter,
-            "`text.format` and `tools` together are not supported; send one, or forbid the tools by `tool_choice`",
-        )
-        .param("text.format")),
-    }
+    Ok((both(shape, tools, NAMES)?, shown))
 }
 
 /// A conversation that speaks of tools is given to the template as it is.

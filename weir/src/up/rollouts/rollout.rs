@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use weir_gateway::Shadowed;
 use weir_rollout::decide::{
     Decision, Effect, GatewayView, Lease, Note, Observation, Request, Seen, VersionSpec,
     VersionStatus, Withdrawn,
@@ -44,6 +45,8 @@ pub struct ModelSeen {
     pub wanted: u32,
     /// Workers by version.
     pub replicas: BTreeMap<VersionId, ReplicasSeen>,
+    /// What the gateway counted in the shadow, and of which attempt.
+    pub shadow: Option<Shadowed>,
     /// The table that new runs follow, and for how long.
     pub acknowledged: Option<(TableOrder, Duration)>,
 }
@@ -206,7 +209,7 @@ impl Rollout {
                 known: self.children.ready(),
             }],
             evidence: self.ledger.clone(),
-            shadow: ShadowCounts::default(),
+            shadow: self.shadow(seen),
             requests: self.requests.clone(),
             withdrawn: self
                 .absent
@@ -217,6 +220,21 @@ impl Rollout {
                 })
                 .collect(),
             entropy: self.entropy,
+        }
+    }
+
+    /// Counts of another attempt are none of this one's.
+    fn shadow(&self, seen: &ModelSeen) -> ShadowCounts {
+        let attempt = self.log.head().and_then(|head| head.attempt.as_ref());
+        let shadowed = seen.shadow.as_ref().zip(attempt);
+        let own = shadowed.filter(|(shadowed, attempt)| shadowed.attempt == attempt.id);
+        match own {
+            Some((shadowed, _)) => shadowed.counts.clone(),
+            // Until the gateway has taken the version in, its references are all due.
+            None => ShadowCounts {
+                references_due: 1,
+                ..ShadowCounts::default()
+            },
         }
     }
 

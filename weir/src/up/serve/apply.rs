@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_api::ValidGpuPool;
-use weir_gateway::{Pool, Snapshot, WorkerEndpoint};
+use weir_gateway::{Mirror, Pool, Snapshot, WorkerEndpoint};
 use weir_rollout::routing::{Table, TableOrder};
 
-use super::Serving;
+use super::{Placed, Serving};
 use crate::up::snapshot;
 
 /// What the gateway's snapshot was made from: an equal one need not be made again.
@@ -16,6 +16,8 @@ pub(super) struct Basis {
     revision: u64,
     /// The order of each model's routing table.
     tables: BTreeMap<String, TableOrder>,
+    /// The attempt and version in each model's shadow.
+    mirrors: BTreeMap<String, (String, String)>,
     placed: Vec<(String, String, i64)>,
     workers: Vec<WorkerEndpoint>,
 }
@@ -30,8 +32,16 @@ impl Serving {
                 placed.entry.generation,
             )
         });
+        let mirrors = self.mirrors();
         let basis = Basis {
             revision: self.revision,
+            mirrors: mirrors
+                .iter()
+                .map(|(model, mirror)| {
+                    let of = (mirror.attempt.clone(), mirror.target.clone());
+                    (model.clone(), of)
+                })
+                .collect(),
             tables: self
                 .tables()
                 .iter()
@@ -43,7 +53,7 @@ impl Serving {
         if self.applied.as_ref() == Some(&basis) {
             return false;
         }
-        self.gateway.apply(self.snapshot());
+        self.gateway.apply(self.snapshot(&mirrors));
         self.applied = Some(basis);
         true
     }
@@ -57,7 +67,28 @@ impl Serving {
             .collect()
     }
 
-    fn snapshot(&self) -> Snapshot {
+    /// Which version is asked in the shadow, by model.
+    fn mirrors(&self) -> BTreeMap<String, Mirror> {
+        let mirror = |model: &String| {
+            let head = self.rollouts.of(model)?.head()?;
+            let (mirror, attempt) = (head.mirror.as_ref()?, head.attempt.as_ref()?);
+            let of_target = |placed: &&Placed| placed.verified.digest == mirror.target.digest;
+            let placed = self.placed.values().find(of_target)?;
+            Some(Mirror {
+                attempt: attempt.id.clone(),
+                target: mirror.target.digest.clone(),
+                percent: mirror.percent,
+                max_tokens_per_second: mirror.max_tokens_per_second,
+                references: Arc::clone(&placed.verified.references),
+            })
+        };
+        let models = self.stable.keys();
+        models
+            .filter_map(|model| Some((model.clone(), mirror(model)?)))
+            .collect()
+    }
+
+    fn snapshot(&self, mirrors: &BTreeMap<String, Mirror>) -> Snapshot {
         let versions = self
             .placed
             .values()
@@ -76,11 +107,12 @@ impl Serving {
         Snapshot {
             tenants: tenants.filter(|_| settings.is_some()).collect(),
             settings: settings.unwrap_or_default(),
-            models: snapshot::routes(versions.collect(), &self.tables()),
+            models: snapshot::routes(versions.collect(), &self.tables(), mirrors),
             pools: self.pools(),
             workers: self.workers.endpoints(),
         }
     }
+
     /// Pools in force, and those that serve although their objects are gone.
     fn pools(&self) -> Vec<Pool> {
         let written = self.catalog.pools.values().map(|entry| &entry.valid);

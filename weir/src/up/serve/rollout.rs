@@ -160,6 +160,7 @@ impl Serving {
             .map(|pool| pool.valid.min_replicas);
         let replicas = replicas.or_else(|| placed().next().map(|placed| placed.pool.min_replicas));
         ModelSeen {
+            shadow: self.gateway.shadow(model),
             specs,
             pool,
             wanted: replicas.unwrap_or(1).max(1),
@@ -190,8 +191,10 @@ impl Serving {
             &self.digest(entry),
             verification,
         );
-        // Nothing mirrors runs on one machine yet: a version goes from its workers' readiness to its first step.
-        spec.plan.shadow = None;
+        if let Some(shadow) = &mut spec.plan.shadow {
+            // Engines do not score the tokens of a prompt yet: answers are compared, which the plan's own limits judge.
+            shadow.score_milli_nats = None;
+        }
         spec
     }
 
