@@ -257,6 +257,9 @@ impl Site {
             "artifact".to_owned(),
             json!({"uri": format!("file:{}", dir.display())}),
         );
+        if dir.join("references.jsonl").exists() {
+            manifest.insert("references".to_owned(), json!("references.jsonl"));
+        }
         Ok(Value::Object(manifest))
     }
 

@@ -52,8 +52,10 @@ pub struct Weir {
     pub printed: Vec<Value>,
     /// Where its state is.
     pub data: PathBuf,
-    /// `http://…` of the gateway.
+    /// `http://…` or `https://…` of the gateway.
     pub listen: String,
+    /// What its clients have to trust, where it vouches for itself.
+    pub ca: Option<PathBuf>,
     /// `http://…` of the admin port.
     pub admin: String,
     /// From start to `ready`.
@@ -127,6 +129,7 @@ impl Weir {
             printed: Vec::new(),
             data: data.to_owned(),
             listen: String::new(),
+            ca: None,
             admin: String::new(),
             ready_after: Duration::ZERO,
         })
@@ -140,7 +143,11 @@ impl Weir {
         let started = Instant::now();
         let line = self.wait_line("ready", 60, |line| line["event"] == "ready")?;
         self.ready_after = started.elapsed();
-        self.listen = format!("http://{}", line["listen"].as_str().context("listen")?);
+        line["url"]
+            .as_str()
+            .context("url")?
+            .clone_into(&mut self.listen);
+        self.ca = line["ca"].as_str().map(PathBuf::from);
         self.admin = format!("http://{}", line["admin"].as_str().context("admin")?);
         Ok(())
     }

@@ -12,6 +12,8 @@ use crate::repo::root;
 /// The peers whose clients and tools the tests run, pinned: a test must not change because a package did.
 const PYTHON_PACKAGES: &[&str] = &[
     "openai==3.57.0",
+    // With it the client speaks HTTP/2.
+    "h2==4.4.1",
     "pytest==9.2.0",
     "jsonschema==4.26.0",
     "model-signing==1.1.1",

@@ -14,6 +14,7 @@ mod bad_sync;
 mod batches;
 mod broken_builds;
 mod clocks;
+mod documents;
 mod ends;
 mod fleet;
 mod formats;

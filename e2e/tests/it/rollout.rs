@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use weir_e2e::{Client, RandomModel, Site, Tenant, Weir, weir_command};
+use weir_e2e::{
+    Client, RandomModel, Site, Tenant, Weir, repository, weir_command, write_random_model,
+};
 
 /// Clients that ask one after the other for as long as a rollout takes.
 const CLIENTS: usize = 4;
@@ -13,6 +15,7 @@ const CLIENTS: usize = 4;
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
+    asked: AtomicU64,
     answered: AtomicU64,
     of_candidate: AtomicU64,
     failed: AtomicU64,
@@ -20,8 +23,11 @@ struct Load {
 
 impl Load {
     fn ask(&self, client: &Client) {
-        let body = json!({"model": "random", "input": "hello", "maxOutputTokens": 2});
         while !self.stop.load(Ordering::Relaxed) {
+            // A prompt that comes again would be mirrored once.
+            let place = self.asked.fetch_add(1, Ordering::Relaxed);
+            let body =
+                json!({"model": "random", "input": format!("hello {place}"), "maxOutputTokens": 2});
             let reply = client.post("/inference", &body).unwrap();
             if reply.status != 202 {
                 self.failed.fetch_add(1, Ordering::Relaxed);
@@ -183,6 +189,84 @@ fn a_version_that_fails_is_taken_back_and_stays_out() {
         printed.contains("rejected v2: GuardrailBreached"),
         "{printed}"
     );
+}
+
+/// Prompts with the answers of the version that serves now: what is right.
+fn references(weir: &Weir, count: usize) -> String {
+    let client = weir.client("acme-dev-key");
+    let line = |place: usize| {
+        let prompt = format!("reference {place}");
+        let body = json!({"model": "random", "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 6});
+        let reply = client.post("/v1/chat/completions", &body).unwrap();
+        let answer = &reply.body["choices"][0]["message"]["content"];
+        json!({"prompt": prompt, "accept": {"exact": answer}, "maxTokens": 6}).to_string() + "\n"
+    };
+    (0..count).map(line).collect()
+}
+
+/// Fast, error-free and wrong: only the references that its signer gave with it can tell.
+#[test]
+fn a_version_that_answers_its_signed_references_wrong_never_gets_a_user() {
+    let site = site();
+    let weir = site.up().unwrap();
+    let right = references(&weir, 24);
+    let load = Load::during(&weir, |load| {
+        wait("some answers", 10, || {
+            load.answered.load(Ordering::Relaxed) > 20
+        })
+        .unwrap();
+        let other_weights = |dir: &std::path::Path| {
+            let other = RandomModel {
+                seed: 9,
+                ..RandomModel::default()
+            };
+            write_random_model(
+                dir,
+                &repository().join("examples/models/tiny-chat-v1"),
+                other,
+            )?;
+            std::fs::write(dir.join("references.jsonl"), &right)?;
+            Ok(())
+        };
+        site.add_prepared_model(("random", 2), &json!({"rollout": rollout()}), other_weights)
+            .unwrap();
+        wait("version 2 is rejected", 60, || {
+            version(&weir, 2)["status"]["rejected"]["reason"] == "ShadowRegression"
+        })
+        .unwrap();
+        assert_eq!(
+            version(&weir, 2)["status"]["rejected"]["guardrail"],
+            "references"
+        );
+        // The same weights as the version that serves, mirrored too: it passes, and takes its first share.
+        let mut plan = rollout();
+        plan["shadow"] = json!({"percent": 100, "minRequests": 20, "agreementPercent": "90"});
+        site.add_prepared_model(("random", 3), &json!({"rollout": plan}), |dir| {
+            std::fs::write(dir.join("references.jsonl"), &right)?;
+            Ok(())
+        })
+        .unwrap();
+        wait("version 3 takes its first share", 60, || {
+            is_weight(&weir, 3, 20)
+        })
+        .unwrap();
+    });
+    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        load.of_candidate.load(Ordering::Relaxed),
+        0,
+        "no user of version 2"
+    );
+    let usage = weir.client("acme-dev-key").get("/usage").unwrap().body;
+    let by_version = usage["byModel"].as_array().unwrap();
+    assert!(by_version.iter().all(|row| row["version"] != 2), "{usage}");
+    assert_eq!(usage["consistent"], true);
+    // Beside the load, only the references were asked for by the test itself: what was mirrored is no run.
+    let runs: u64 = by_version
+        .iter()
+        .filter_map(|row| row["runs"]["completed"].as_u64())
+        .sum();
+    assert_eq!(runs, load.answered.load(Ordering::Relaxed) + 24, "{usage}");
 }
 
 #[test]

@@ -117,3 +117,60 @@ fn a_revoked_key_serves_on_from_memory_and_loads_nothing_again() {
     .unwrap();
     verified("SignatureValid");
 }
+
+/// The prompt template is one of the signed files: another one is another version, and one that was changed beside its manifest is none.
+#[test]
+fn a_prompt_template_belongs_to_its_signed_version() {
+    let other_template = |dir: &Path| {
+        let path = dir.join("tokenizer_config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&path)?)?;
+        config["chat_template"] =
+            json!("{% for m in messages %}Q: {{ m.content }}\nA:{% endfor %}");
+        fs::write(path, serde_json::to_vec(&config)?)?;
+        Ok(())
+    };
+    let site = site();
+    site.add_prepared_model(
+        ("random", 2),
+        &json!({"stage": "Registered"}),
+        other_template,
+    )
+    .unwrap();
+    site.add_changed_model(
+        "random",
+        3,
+        RandomModel::default(),
+        "Registered",
+        other_template,
+    )
+    .unwrap();
+    let weir = site.up().unwrap();
+    let digest = |number: u32| {
+        let yaml = site
+            .manifests()
+            .join(format!("model-random-v{number}.yaml"));
+        let object: Value = serde_yaml::from_str(&fs::read_to_string(yaml).unwrap()).unwrap();
+        let files = object["spec"]["manifest"]["files"]
+            .as_array()
+            .unwrap()
+            .clone();
+        let of = |path: &str| {
+            let file = files.iter().find(|file| file["path"] == path).unwrap();
+            file["sha256"].clone()
+        };
+        (
+            of("tokenizer_config.json"),
+            of("model.safetensors"),
+            of("weir-manifest.json"),
+        )
+    };
+    let ((template, weights, manifest), (other, same, another)) = (digest(1), digest(2));
+    assert_eq!(weights, same, "only the template differs");
+    assert!(template != other && manifest != another);
+    let verified = |name: &str| wait_for(name, 20, || condition(&weir, name, "Verified")).unwrap();
+    assert_eq!(verified("random-v2")["status"], "True");
+    let refused = verified("random-v3");
+    assert_eq!(refused["status"], "False", "{refused}");
+    let said = refused["message"].as_str().unwrap();
+    assert!(said.contains("tokenizer_config.json"), "{said}");
+}
