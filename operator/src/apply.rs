@@ -211,7 +211,15 @@ impl Applier {
                 .await?;
         }
         if service_due {
-            self.apply::<Service>(SHAPE, "Service", service).await?;
+            let applied = self.apply::<Service>(SHAPE, "Service", service).await;
+            if let Err(ApplyError::Write { source, name, .. }) = &applied
+                && matches!(&**source, kube::Error::Api(status) if status.code == 422)
+            {
+                // Another manager changed what names a port: no apply can mend that. No run goes by this name.
+                self.delete::<Service>("Service", name).await?;
+            } else {
+                applied?;
+            }
         }
         if disruption_due {
             self.apply::<PodDisruptionBudget>(SHAPE, "PodDisruptionBudget", disruption)

@@ -9,6 +9,7 @@
 mod admission;
 mod definitions;
 mod operator;
+mod people;
 mod plane;
 mod refusals;
 mod rules;

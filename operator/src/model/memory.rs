@@ -134,6 +134,18 @@ impl Memory {
         }
     }
 
+    /// Whether a live read has shown that a version's object is gone, and no watch has brought it back.
+    pub fn is_absent(&self, id: &VersionId) -> bool {
+        self.absent.contains_key(id)
+    }
+
+    /// Whether an object is gone for so short a time that it may still be a re-creation.
+    pub fn is_in_grace(&self, now: Instant) -> bool {
+        const GRACE: Duration = Duration::from_secs(15);
+        let mut since = self.absent.values();
+        since.any(|since| now.saturating_duration_since(*since) < GRACE)
+    }
+
     /// Versions whose objects are gone, and for how long.
     pub fn withdrawn(&self, now: Instant) -> Vec<Withdrawn> {
         let withdrawn = |(id, since): (&VersionId, &Instant)| Withdrawn {

@@ -42,6 +42,9 @@ use crate::world::World;
 /// Decisions in one look that no healthy rollout needs.
 const MAX_ROUNDS: u32 = 32;
 
+/// How soon a field that somebody else keeps changing is looked at again.
+const CONTESTED_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Why a look failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
@@ -119,6 +122,13 @@ impl Models {
         {
             self.gateways.watch(model, false);
             self.memories.lock().remove(model);
+            let versions = self.world.versions.state();
+            let exists = |name: &str| {
+                versions
+                    .iter()
+                    .any(|version| version.metadata.name.as_deref() == Some(name))
+            };
+            self.verifier.retain(exists);
             return Ok(Outcome::Gone);
         }
         self.note(&look, &mut memory).await;
@@ -131,12 +141,13 @@ impl Models {
             Ok(status) => status,
             Err(error) => return self.settle(&look, &mut memory, error).await,
         };
-        let contested = self
-            .shape(&look, &mut memory)
-            .await
-            .map_err(|source| apply_error(model, source))?;
-        let due = self.tell(&look, &status, &contested, &mut memory).await;
-        let due = due.map_err(|source| apply_error(model, source))?;
+        let due = match self.settled(&look, &status, &mut memory).await {
+            Ok(due) => due,
+            Err(source) => {
+                let error = apply_error(model, source);
+                return self.settle(&look, &mut memory, error).await;
+            }
+        };
         self.board.serves(model, &look.pool, look.view.log.last());
         let is_moving = look
             .view
@@ -144,12 +155,26 @@ impl Models {
             .last()
             .is_some_and(|head| head.attempt.is_some());
         self.gateways.watch(model, is_moving);
-        let is_waiting = is_moving || !memory.withdrawn(Instant::now()).is_empty();
+        let is_waiting = is_moving || memory.is_in_grace(Instant::now());
         Ok(match (is_waiting, due) {
             (true, _) => Outcome::Again(TICK),
             (false, Some(due)) => Outcome::Again(due),
             (false, None) => Outcome::Quiet,
         })
+    }
+
+    /// What follows a decision: children as they should be, and what is told; after how long there is more to tell.
+    async fn settled(
+        &self,
+        look: &Look<'_>,
+        status: &[weir_rollout::decide::VersionStatus],
+        memory: &mut Memory,
+    ) -> Result<Option<std::time::Duration>, ApplyError> {
+        let contested = self.shape(look, memory).await?;
+        let due = self.tell(look, status, &contested, memory).await?;
+        // What was left to its other writer for now is put right after a while, whether or not anything happens.
+        let again = (!contested.is_empty()).then_some(CONTESTED_AGAIN);
+        Ok(due.into_iter().chain(again).min())
     }
 
     /// What to do about a failure: another operator's record is read, a breach does not wait for an API server.
@@ -165,6 +190,11 @@ impl Models {
                 ..
             } => Ok(Outcome::Again(TICK)),
             LookError::Apply { source, .. } if source.is_race() => Ok(Outcome::Again(TICK)),
+            // Another one acts, or will: what is left undone is found by it.
+            LookError::Apply {
+                source: ApplyError::NotLeading,
+                ..
+            } => Ok(Outcome::Again(TICK)),
             LookError::Append { .. } => {
                 self.push_emergency(look, memory).await;
                 tracing::warn!(

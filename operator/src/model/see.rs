@@ -83,7 +83,8 @@ impl Models {
             matters.extend(head.attempt.as_ref().map(|attempt| attempt.target.clone()));
         }
         let exists = |id: &VersionId| look.view.versions.iter().any(|seen| is_of(seen, id));
-        if matters.iter().all(exists) {
+        let is_known = |id: &VersionId| exists(id) || memory.is_absent(id);
+        if matters.iter().all(is_known) {
             memory.note_absence(matters, exists, now);
         } else if let Ok(live) = self
             .applier

@@ -219,3 +219,6 @@ fn contest(fields: &[String]) -> Option<ConditionNow> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests;

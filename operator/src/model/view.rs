@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Resource as _;
 use kube::ResourceExt as _;
 use weir_api::{
-    ANNOTATION_REQUEST, FieldProblem, GpuPool, LABEL_COMPONENT, ModelVersion, ValidGpuPool,
-    ValidModelVersion, Validate as _,
+    ANNOTATION_MODEL, ANNOTATION_REQUEST, FieldProblem, GpuPool, LABEL_COMPONENT, ModelVersion,
+    ValidGpuPool, ValidModelVersion, Validate as _,
 };
 use weir_rollout::decide::{GatewayView, Request, Seen};
 use weir_rollout::record::{ChildWitness, Witnesses};
@@ -80,10 +80,16 @@ impl View {
             }
         }
         let (mut log, mut damaged) = (Vec::new(), Vec::new());
+        let is_mine = |annotations: &BTreeMap<String, String>| {
+            annotations.get(ANNOTATION_MODEL).map(String::as_str) == Some(model)
+        };
+        // Only this model's are read: there may be thousands.
         for revision in world.revisions.state() {
+            if !is_mine(revision.annotations()) {
+                continue;
+            }
             match log::read(&revision) {
-                Ok((of, record)) if of == model => log.push(record),
-                Ok(_) => {}
+                Ok((_, record)) => log.push(record),
                 Err(error) => damaged.push(format!("{}: {error}", revision.name_any())),
             }
         }

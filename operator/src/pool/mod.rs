@@ -55,6 +55,7 @@ impl Pools {
         }
         let found = self.world.pools.state();
         let Some(object) = found.iter().find(|pool| pool.name_any() == name) else {
+            self.written.lock().remove(name);
             return Ok(Outcome::Gone);
         };
         let valid = GpuPool::validate(object);
@@ -94,7 +95,11 @@ impl Pools {
         let old = serde_json::to_value(&object.status).unwrap_or_default();
         let since = self.written.lock().get(name).map(Instant::elapsed);
         if wait(change(&old, &new, status::MOVING), since) == Some(Duration::ZERO) {
-            self.applier.status(&**object, "GpuPool", &new).await?;
+            match self.applier.status(&**object, "GpuPool", &new).await {
+                Err(error) if error.is_race() => return Ok(Outcome::Again(LOOK_EVERY)),
+                Err(ApplyError::NotLeading) => return Ok(Outcome::Quiet),
+                written => written?,
+            }
             self.written.lock().insert(name.to_owned(), Instant::now());
         }
         Ok(Outcome::Again(LOOK_EVERY))

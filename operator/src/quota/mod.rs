@@ -47,6 +47,7 @@ impl Quotas {
         }
         let found = self.world.quotas.state();
         let Some(object) = found.iter().find(|quota| quota.name_any() == name) else {
+            self.written.lock().remove(name);
             return Ok(Outcome::Gone);
         };
         let valid = TenantQuota::validate(object);
@@ -70,7 +71,11 @@ impl Quotas {
         let old = serde_json::to_value(&object.status).unwrap_or_default();
         let since = self.written.lock().get(name).map(Instant::elapsed);
         if wait(change(&old, &new, status::MOVING), since) == Some(Duration::ZERO) {
-            self.applier.status(&**object, "TenantQuota", &new).await?;
+            match self.applier.status(&**object, "TenantQuota", &new).await {
+                Err(error) if error.is_race() => return Ok(Outcome::Again(LOOK_EVERY)),
+                Err(ApplyError::NotLeading) => return Ok(Outcome::Quiet),
+                written => written?,
+            }
             self.written.lock().insert(name.to_owned(), Instant::now());
         }
         Ok(Outcome::Again(LOOK_EVERY))
