@@ -10,6 +10,7 @@ mod admission;
 mod definitions;
 mod operator;
 mod people;
+mod permissions;
 mod plane;
 mod refusals;
 mod rules;
