@@ -9,6 +9,7 @@
     reason = "a test talks to whoever reads its output, and runs on 64-bit machines"
 )]
 
+pub mod browser;
 pub mod checker;
 mod client;
 pub mod cluster;
@@ -17,7 +18,9 @@ mod model;
 pub mod postgres;
 pub mod preload;
 pub mod processes;
+pub mod prometheus;
 pub mod proxy;
+pub mod scrape;
 mod site;
 pub mod splitmix;
 mod weir;

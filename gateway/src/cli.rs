@@ -171,7 +171,11 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         actions,
         queries,
     }
-    .serve(admin_listener, CancellationToken::new());
+    .serve_with(
+        gateway.console(None),
+        admin_listener,
+        CancellationToken::new(),
+    );
     let admin = tokio::spawn(admin);
     let (listener, bound) = bind(listen, "--listen").await?;
     tracing::info!(listen = %bound, "serving");

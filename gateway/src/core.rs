@@ -218,9 +218,8 @@ impl Core {
 
     /// A run's terminal event is durable and visible.
     pub(crate) fn ended(&self, writer: &Writer, status: RunStatus) {
-        self.metrics.ended(status);
+        self.metrics.ended(writer, status);
         self.alerts.touch(&writer.tenant);
-        self.metrics.output_tokens(writer.output_tokens());
         let end = writer.end_of(status);
         self.evidence.ended(writer.id(), end, Instant::now());
         self.forget(&writer.live);

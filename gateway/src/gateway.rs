@@ -29,12 +29,13 @@ use crate::http::receive::Bodies;
 use crate::http::server;
 use crate::hub::Hub;
 use crate::links::Links;
-use crate::metrics::Metrics;
+use crate::metrics::{LiveCollector, Metrics};
 use crate::recover::Orphans;
 use crate::shadow::{Shadow, Shadowed};
 use crate::snapshot::Snapshot;
 use crate::tables::Tables;
 use crate::timers::Timers;
+use crate::vllm_metrics::VllmCollector;
 use crate::worker_metrics::WorkerCollector;
 
 /// How often ended runs are looked through for events whose retention is over.
@@ -123,7 +124,11 @@ impl Gateway {
             tasks: TaskTracker::new(),
         });
         let workers = WorkerCollector(Arc::downgrade(&core));
-        registry.with(|registry| registry.register_collector(Box::new(workers)));
+        let live = LiveCollector(Arc::downgrade(&core));
+        registry.with(|registry| {
+            registry.register_collector(Box::new(workers));
+            registry.register_collector(Box::new(live));
+        });
         let found = core.find_orphans().await?;
         if found > 0 {
             tracing::info!(runs = found, "runs were live when the last gateway ended");
@@ -181,6 +186,14 @@ impl Gateway {
                 tls.follow(metrics, stop).await;
             }
         });
+    }
+
+    /// Shows the workers and their runs under vLLM's names too: on one machine nobody scrapes the workers themselves. On a cluster the workers
+    /// do that, and the same figures must not come from two processes.
+    pub fn show_as_vllm(&self, registry: &weir_telemetry::Metrics) {
+        self.0.metrics.show_as_vllm(registry);
+        let collector = VllmCollector(Arc::downgrade(&self.0));
+        registry.with(|registry| registry.register_collector(Box::new(collector)));
     }
 
     /// Serves HTTP until `stop`; then refuses new runs, finishes the streams that are open, for at most `grace`, and returns. Runs that

@@ -17,6 +17,7 @@ pub mod cli;
 mod clock;
 mod cluster;
 mod config;
+mod console;
 mod content;
 mod core;
 mod dialogue;
@@ -47,6 +48,7 @@ mod stores;
 mod tables;
 mod text;
 mod timers;
+mod vllm_metrics;
 mod worker_metrics;
 
 pub use alerts::{Alerts, Webhook};

@@ -1,35 +1,47 @@
-//! What the gateway counts. Labels come from bounded sets: codes, statuses, and models of the snapshot; never from a client's text.
+//! What the gateway counts. Labels come from bounded sets: codes, statuses, and names of objects up to a bound; never from a client's text.
+//! docs/metrics.md has every name.
+
+mod live;
+mod models;
+mod semantic;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
+use weir_protocol::error::ErrorCode;
 use weir_run::RunStatus;
-use weir_telemetry::{Label, Metrics as Registry};
+use weir_telemetry::{Cap, Label, Metrics as Registry};
 
-use crate::clock::now_ms;
 use crate::hub::Frame;
+use crate::link::Writer;
+
+pub(crate) use live::LiveCollector;
+pub(crate) use models::Meters;
+
+use models::Models;
 
 const LATENCY_S: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
+/// Tenants that have series of their own; as many as a database bears for each of a dozen gateways.
+const MOST_TENANTS: usize = 1_000;
+
 pub(crate) struct Metrics {
     requests: Family<Label, Counter>,
-    runs: Family<Label, Counter>,
+    refusals: Family<Label, Counter>,
     pub(crate) open_streams: Gauge,
     pub(crate) connections: Gauge,
-    queue_seconds: Histogram,
-    first_token_seconds: Histogram,
-    inter_token_seconds: Histogram,
     pub(crate) commit_seconds: Histogram,
     pub(crate) admission_seconds: Histogram,
-    output_tokens: Counter,
     events: Counter,
     tls_reloads: Family<Label, Counter>,
     policy_decisions: Family<Label, Counter>,
     mirrored_first_token_seconds: Histogram,
+    tenants: Cap,
+    models: Models,
 }
 
 impl Metrics {
@@ -37,21 +49,12 @@ impl Metrics {
         let seconds = |name, help| registry.histogram(name, help, LATENCY_S);
         Self {
             requests: registry.counters("weir_gateway_requests", "HTTP requests by route and code"),
-            runs: registry.counters("weir_gateway_runs", "Runs by terminal status"),
+            refusals: registry.counters(
+                "weir_gateway_refusals",
+                "Requests of tenants that were refused, by code",
+            ),
             open_streams: registry.gauge("weir_gateway_open_streams", "Event streams being read"),
             connections: registry.gauge("weir_gateway_connections", "Open client connections"),
-            queue_seconds: seconds(
-                "weir_gateway_queue_seconds",
-                "From acceptance to the worker's first step",
-            ),
-            first_token_seconds: seconds(
-                "weir_gateway_time_to_first_token_seconds",
-                "From acceptance to the first durable token",
-            ),
-            inter_token_seconds: seconds(
-                "weir_gateway_inter_token_seconds",
-                "Between two durable tokens of a run",
-            ),
             commit_seconds: seconds(
                 "weir_gateway_event_commit_seconds",
                 "Time to make a batch of events durable",
@@ -60,7 +63,6 @@ impl Metrics {
                 "weir_gateway_admission_seconds",
                 "From the parsed request to its durable acceptance",
             ),
-            output_tokens: registry.counter("weir_gateway_output_tokens", "Output tokens billed"),
             events: registry.counter("weir_gateway_events", "Durable events"),
             tls_reloads: registry.counters(
                 "weir_gateway_tls_reloads",
@@ -74,7 +76,14 @@ impl Metrics {
                 "weir_gateway_mirrored_time_to_first_token_seconds",
                 "From a mirrored run's dispatch to its first token",
             ),
+            tenants: Cap::new(MOST_TENANTS),
+            models: Models::new(registry),
         }
+    }
+
+    /// Shows what runs are like under vLLM's names too, where nothing else on this machine does.
+    pub(crate) fn show_as_vllm(&self, registry: &Registry) {
+        self.models.show_as_vllm(registry);
     }
 
     pub(crate) fn request(&self, route: &'static str, code: u16) {
@@ -84,6 +93,16 @@ impl Metrics {
                 ("code", code.to_string()),
             ])
             .inc();
+    }
+
+    /// A tenant's request was refused; codes are the contract's own.
+    pub(crate) fn refused(&self, tenant: &str, code: ErrorCode) {
+        let Ok(serde_json::Value::String(code)) = serde_json::to_value(code) else {
+            return;
+        };
+        let tenant = self.tenants.of(tenant).to_owned();
+        let label = vec![("tenant", tenant), ("code", code)];
+        self.refusals.get_or_create(&label).inc();
     }
 
     pub(crate) fn tls_reload(&self, outcome: &'static str) {
@@ -112,37 +131,20 @@ impl Metrics {
         self.mirrored_first_token_seconds.observe(seconds);
     }
 
-    pub(crate) fn ended(&self, status: RunStatus) {
-        self.runs
-            .get_or_create(&vec![("status", status.as_str().to_owned())])
-            .inc();
+    /// A run's end is durable.
+    pub(crate) fn ended(&self, writer: &Writer, status: RunStatus) {
+        let tenant = self.tenants.of(&writer.tenant);
+        let meters = self.models.of(&writer.model, writer.version);
+        self.models.settled(tenant, writer, status);
+        meters.ended(writer, status);
     }
 
-    /// Events became durable.
-    pub(crate) fn saw(&self, created_at_ms: u64, last: &mut Option<Instant>, frames: &[Frame]) {
+    /// Events of a run became durable.
+    pub(crate) fn saw(&self, writer: &mut Writer, last: &mut Option<Instant>, frames: &[Frame]) {
         self.events.inc_by(frames.len() as u64);
-        let since_accepted = || now_ms().saturating_sub(created_at_ms) as f64 / 1000.0;
-        if frames.iter().any(|frame| frame.kind == "started") {
-            self.queue_seconds.observe(since_accepted());
-        }
-        let deltas = frames.iter().filter(|frame| frame.kind == "delta").count();
-        if deltas == 0 {
-            return;
-        }
-        let now = Instant::now();
-        match last.replace(now) {
-            None => self.first_token_seconds.observe(since_accepted()),
-            // Deltas that became visible together share the time since those before them.
-            Some(before) => {
-                let each = (now - before).as_secs_f64() / deltas as f64;
-                for _ in 0..deltas {
-                    self.inter_token_seconds.observe(each);
-                }
-            }
-        }
-    }
-
-    pub(crate) fn output_tokens(&self, tokens: u64) {
-        self.output_tokens.inc_by(tokens);
+        let meters = writer
+            .meters
+            .get_or_insert_with(|| self.models.of(&writer.model, writer.version));
+        meters.saw((writer.live.id, writer.created_at_ms), last, frames);
     }
 }

@@ -9,6 +9,7 @@ pub mod keygen;
 pub mod quantize;
 pub mod rollout;
 pub mod sign;
+pub mod support_bundle;
 pub mod tenant;
 pub mod top;
 pub mod up;

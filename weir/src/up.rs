@@ -4,6 +4,7 @@
 //! `report`.
 
 pub mod catalog;
+pub mod course;
 pub mod files;
 pub mod objects;
 pub mod problem;

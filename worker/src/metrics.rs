@@ -7,6 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
+use weir_telemetry::vllm;
 
 use crate::engine::snapshot::{FINISH_NAMES, Snapshot};
 
@@ -16,6 +17,8 @@ pub(crate) struct SnapshotCollector {
     pub(crate) snapshot: watch::Receiver<Snapshot>,
     pub(crate) model: String,
     pub(crate) version: String,
+    /// Positions of a KV block.
+    pub(crate) block_tokens: u32,
 }
 
 impl Collector for SnapshotCollector {
@@ -27,6 +30,8 @@ impl Collector for SnapshotCollector {
             version: &self.version,
         };
         family.vllm(&now)?;
+        family.vllm_ends(&now)?;
+        family.vllm_cache(&now, self.block_tokens)?;
         family.weir_gauges(&now)?;
         family.weir_counters(&now)?;
         family.finished(&now)
@@ -46,7 +51,7 @@ impl Family<'_, '_> {
             .saturating_sub(now.blocks_free)
             .saturating_sub(now.blocks_cached);
         let share = f64::from(used) / f64::from(now.blocks_total.max(1));
-        let labels = [("model_name", self.model)];
+        let labels = [("model_name", self.model), ("engine", "0")];
         let gauges = [
             (
                 "vllm:num_requests_running",
@@ -100,13 +105,42 @@ impl Family<'_, '_> {
         Ok(())
     }
 
+    fn vllm_ends(&mut self, now: &Snapshot) -> fmt::Result {
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut family = self.encoder.encode_descriptor(
+            "vllm:request_success",
+            "Choices that ended, by how",
+            None,
+            kind,
+        )?;
+        for (reason, count) in vllm::FINISHED_REASONS.iter().zip(now.finished) {
+            let labels = [
+                ("model_name", self.model),
+                ("engine", "0"),
+                ("finished_reason", *reason),
+            ];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// Says how large the cache is, in labels, as endpoint pickers read it.
+    fn vllm_cache(&mut self, now: &Snapshot, block_tokens: u32) -> fmt::Result {
+        let (size, blocks) = (block_tokens.to_string(), now.blocks_total.to_string());
+        let labels = [
+            ("model_name", self.model),
+            ("engine", "0"),
+            ("block_size", &size),
+            ("num_gpu_blocks", &blocks),
+        ];
+        let help = "How large the KV cache is, in labels";
+        let one = ConstGauge::new(1.0_f64);
+        self.put("vllm:cache_config_info", help, &labels, &one)
+    }
+
     fn weir_gauges(&mut self, now: &Snapshot) -> fmt::Result {
         let gauges = [
-            (
-                "weir_kv_blocks_total",
-                "KV blocks",
-                u64::from(now.blocks_total),
-            ),
+            ("weir_kv_blocks", "KV blocks", u64::from(now.blocks_total)),
             (
                 "weir_kv_blocks_free",
                 "KV blocks that hold nothing",
@@ -254,14 +288,17 @@ mod tests {
             snapshot,
             model: "tiny".to_owned(),
             version: "2".to_owned(),
+            block_tokens: 16,
         };
         metrics.with(|registry| registry.register_collector(Box::new(collector)));
         let shown = metrics.prometheus_text();
         for want in [
-            "vllm:num_requests_running{model_name=\"tiny\"} 3.0\n",
-            "vllm:num_requests_waiting{model_name=\"tiny\"} 2.0\n",
-            "vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.5\n",
-            "vllm:generation_tokens_total{model_name=\"tiny\"} 77\n",
+            "vllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 3.0\n",
+            "vllm:num_requests_waiting{model_name=\"tiny\",engine=\"0\"} 2.0\n",
+            "vllm:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.5\n",
+            "vllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 77\n",
+            "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"abort\"} 3\n",
+            "block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n",
             "weir_output_tokens_total{model=\"tiny\",version=\"2\"} 77\n",
             "weir_engine_steps_total{model=\"tiny\",version=\"2\"} 9\n",
             "weir_choices_finished_total{model=\"tiny\",version=\"2\",reason=\"cancelled\"} 3\n",

@@ -130,7 +130,8 @@ pub async fn serve_loaded(
     );
     let end_tokens: Arc<[u32]> = loaded.end_tokens.as_slice().into();
     let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
-    let parts = assemble(loaded, name, max_waiting, Observer::new(&metrics))?;
+    let block_tokens = loaded.backend.limits().block_tokens;
+    let parts = assemble(loaded, name, max_waiting, Observer::new(&metrics, &model))?;
     let bind_failed = |source| WorkerError::Listen {
         address: listen.to_string(),
         source,
@@ -143,6 +144,7 @@ pub async fn serve_loaded(
         snapshot: engine.snapshot.clone(),
         model,
         version: version.to_string(),
+        block_tokens,
     };
     metrics.with(|registry| registry.register_collector(Box::new(collector)));
     readiness.set_ready(ENGINE);

@@ -108,7 +108,7 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
             &[],
         )
     })?;
-    println!("{}", postgres());
+    packages();
     let python = python()?;
     let node = node()?.map_or_else(String::new, |folder| folder.display().to_string());
     let python_text = python.display().to_string();
@@ -237,28 +237,48 @@ fn python() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Sees to it that there is a PostgreSQL for the tests that need one; says what came of it. Where it cannot be installed those tests say
+/// The Debian packages that tests need.
+fn packages() {
+    println!(
+        "{}",
+        package("PostgreSQL", "postgresql", || weir_e2e::postgres::bin()
+            .is_some())
+    );
+    println!(
+        "{}",
+        package(
+            "Prometheus",
+            "prometheus",
+            weir_e2e::prometheus::is_installed
+        )
+    );
+    println!(
+        "{}",
+        package("Chromium", "chromium", weir_e2e::browser::is_installed)
+    );
+}
+
+/// Sees to it that a Debian package is there for the tests that need it; says what came of it. Where it cannot be installed those tests say
 /// that they were skipped.
-fn postgres() -> String {
-    const INSTALL: &str = "apt-get install -y --no-install-recommends postgresql";
-    if weir_e2e::postgres::bin().is_some() {
-        return "== PostgreSQL is installed".to_owned();
+fn package(what: &str, packages: &str, is_installed: impl Fn() -> bool) -> String {
+    if is_installed() {
+        return format!("== {what} is installed");
     }
-    println!("== installing PostgreSQL ({INSTALL})");
-    // Its own cluster is not needed: the tests make theirs.
+    let install = format!("apt-get install -y --no-install-recommends {packages}");
+    println!("== installing {what} ({install})");
     let installed = Command::new("sh")
         .args([
             "-c",
-            &format!("{INSTALL} >/dev/null || (apt-get update >/dev/null && {INSTALL} >/dev/null)"),
+            &format!("{install} >/dev/null || (apt-get update >/dev/null && {install} >/dev/null)"),
         ])
         .env("DEBIAN_FRONTEND", "noninteractive")
         .status();
-    match (installed, weir_e2e::postgres::bin()) {
-        (_, Some(_)) => "== PostgreSQL is installed now".to_owned(),
-        (status, None) => format!(
-            "== SKIPPING every test on PostgreSQL: it is not installed and could not be ({status:?}); as root run {INSTALL}"
-        ),
+    if is_installed() {
+        return format!("== {what} is installed now");
     }
+    format!(
+        "== SKIPPING every test on {what}: it is not installed and could not be ({installed:?}); as root run {install}"
+    )
 }
 
 /// A folder with the pinned package for Node, made once per pin; none without npm.

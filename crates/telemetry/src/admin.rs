@@ -9,8 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ORIGIN, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -77,6 +81,22 @@ impl fmt::Debug for Page {
     }
 }
 
+/// Answers every GET at a path and below it, headers and status its own.
+#[derive(Clone)]
+pub struct Site(pub Arc<dyn Fn(Parts) -> Sited + Send + Sync>);
+
+/// What a [`Site`] comes to.
+pub type Sited = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Site")
+    }
+}
+
+/// Sites by the path that they begin with.
+pub type Sites = BTreeMap<&'static str, Site>;
+
 impl Admin {
     /// Serves until the token is cancelled; open connections are then dropped, since no answer takes longer than a moment.
     ///
@@ -85,6 +105,20 @@ impl Admin {
     /// # Errors
     /// The listener fails in a way that will not pass.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
+        self.serve_with(Sites::new(), listener, shutdown).await
+    }
+
+    /// Serves as [`Admin::serve`] does, and `sites` beside its own pages.
+    ///
+    /// # Errors
+    /// As [`Admin::serve`].
+    pub async fn serve_with(
+        self,
+        sites: Sites,
+        listener: TcpListener,
+        shutdown: CancellationToken,
+    ) -> io::Result<()> {
+        let sites = Arc::new(sites);
         let permits = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
         loop {
             let permit = tokio::select! {
@@ -104,20 +138,28 @@ impl Admin {
                 },
             };
             let (admin, shutdown) = (self.clone(), shutdown.clone());
+            let sites = Arc::clone(&sites);
             tokio::spawn(async move {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
-                    () = admin.serve_connection(stream) => {}
+                    () = admin.serve_connection(stream, sites) => {}
                 }
                 drop(permit);
             });
         }
     }
 
-    async fn serve_connection(self, stream: TcpStream) {
-        let service = service_fn(move |request| {
-            let admin = self.clone();
-            async move { Ok::<_, Infallible>(admin.answer_any(request).await) }
+    async fn serve_connection(self, stream: TcpStream, sites: Arc<Sites>) {
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (admin, sites) = (self.clone(), Arc::clone(&sites));
+            async move {
+                let mut response = match site_of(&sites, &request) {
+                    Some(Site(answer)) => answer(request.into_parts().0).await,
+                    None => admin.answer_any(request).await,
+                };
+                harden(response.headers_mut());
+                Ok::<_, Infallible>(response)
+            }
         });
         let mut server = auto::Builder::new(TokioExecutor::new());
         server
@@ -221,6 +263,30 @@ impl Admin {
     }
 }
 
+/// The site that a request is for: pages of its own path come before.
+fn site_of<'a>(sites: &'a Sites, request: &Request<Incoming>) -> Option<&'a Site> {
+    let path = request.uri().path();
+    let is_below = |begin: &str| {
+        let rest = path.strip_prefix(begin);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let mut found = sites.iter().filter(|(begin, _)| is_below(begin));
+    let (_, site) = found.next()?;
+    (request.method() == Method::GET).then_some(site)
+}
+
+/// Nothing here is for other pages, to be kept, or to be taken for what it does not say it is.
+fn harden(headers: &mut HeaderMap) {
+    headers
+        .entry(CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static(
+            "default-src 'none'; frame-ancestors 'none'",
+        ));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+}
+
 fn json(page: String) -> Response<Full<Bytes>> {
     let mut response = text(StatusCode::OK, page);
     let kind = HeaderValue::from_static("application/json");
@@ -265,124 +331,4 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    use super::*;
-
-    struct Case {
-        path: &'static str,
-        accept: &'static str,
-        want: [&'static str; 2],
-    }
-
-    #[expect(clippy::needless_pass_by_value, reason = "what an action is given")]
-    fn echo(body: Bytes) -> Acted {
-        let said = String::from_utf8_lossy(&body).into_owned();
-        let answer = if said == "no" {
-            Err("that is wrong".to_owned())
-        } else {
-            Ok(said)
-        };
-        Box::pin(std::future::ready(answer))
-    }
-
-    async fn get(address: std::net::SocketAddr, path: &str, accept: &str) -> String {
-        send(address, &format!("GET {path}"), accept, "").await
-    }
-
-    async fn send(address: std::net::SocketAddr, call: &str, accept: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        let length = body.len();
-        let request = format!(
-            "{call} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-        );
-        // The server may answer, and close, before it has read everything.
-        stream.write_all(request.as_bytes()).await.ok();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.ok();
-        String::from_utf8(answer).unwrap()
-    }
-
-    #[tokio::test]
-    async fn probes_and_scrapes_are_answered() {
-        let admin = Admin {
-            readiness: Readiness::new(),
-            metrics: Metrics::new(),
-            pages: BTreeMap::from([("/page", Page(Arc::new(|| "[]".to_owned())))]),
-            actions: BTreeMap::from([("/act", Action(Arc::new(echo)))]),
-            queries: BTreeMap::from([(
-                "/ask",
-                Query {
-                    content_type: "application/x-ndjson",
-                    answer: Action(Arc::new(echo)),
-                },
-            )]),
-        };
-        admin.readiness.set_not_ready("engine", "loading");
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let shutdown = CancellationToken::new();
-        let server = tokio::spawn(admin.clone().serve(listener, shutdown.clone()));
-
-        let open = "application/openmetrics-text";
-        for Case { path, accept, want } in [
-            Case {
-                path: "/healthz",
-                accept: "*/*",
-                want: ["200 OK", "ok\n"],
-            },
-            Case {
-                path: "/readyz",
-                accept: "*/*",
-                want: ["503 ", "engine: loading\n"],
-            },
-            Case {
-                path: "/metrics",
-                accept: "*/*",
-                want: ["version=0.0.4", "process_open_fds"],
-            },
-            Case {
-                path: "/metrics",
-                accept: open,
-                want: ["version=1.0.0", "# EOF"],
-            },
-            Case {
-                path: "/page",
-                accept: "*/*",
-                want: ["application/json", "[]"],
-            },
-            Case {
-                path: "/",
-                accept: "*/*",
-                want: ["404 ", "/metrics, /page, /ask, POST /act"],
-            },
-        ] {
-            let answer = get(address, path, accept).await;
-            for text in want {
-                assert!(
-                    answer.contains(text),
-                    "{path} ({accept}): no {text:?} in {answer}"
-                );
-            }
-        }
-        let too_long = "x".repeat(MAX_BODY + 1);
-        for (call, body, want) in [
-            ("POST /act", "{}", ["200 OK", "{}"]),
-            ("POST /act", "no", ["400 ", "that is wrong"]),
-            ("POST /act", &too_long, ["413 ", "at most"]),
-            ("POST /page", "", ["405 ", "use GET"]),
-            ("GET /act", "", ["404 ", "POST /act"]),
-        ] {
-            let answer = send(address, call, "*/*", body).await;
-            for text in want {
-                assert!(answer.contains(text), "{call}: no {text:?} in {answer}");
-            }
-        }
-        admin.readiness.set_ready("engine");
-        assert!(get(address, "/readyz", "*/*").await.contains("200 OK"));
-
-        shutdown.cancel();
-        server.await.unwrap().unwrap();
-    }
-}
+mod tests;

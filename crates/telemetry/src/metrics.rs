@@ -4,18 +4,42 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::process::ProcessCollector;
+use crate::vllm;
 
 /// A gauge of fractions and other non-integers.
 pub(crate) type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
 
 /// A label set of name-value pairs. Values must come from a bounded set: never run ids, never anything a client wrote.
 pub type Label = Vec<(&'static str, String)>;
+
+/// Histograms told apart by labels.
+pub type Histograms = Family<Label, Histogram, Bounds>;
+
+/// Upper bounds of a family's histograms.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds(pub &'static [f64]);
+
+/// Histograms told apart by labels, with exemplars.
+pub type Exemplified = Family<Label, HistogramWithExemplars<Label>, Bounds>;
+
+impl MetricConstructor<HistogramWithExemplars<Label>> for Bounds {
+    fn new_metric(&self) -> HistogramWithExemplars<Label> {
+        HistogramWithExemplars::new(self.0.iter().copied())
+    }
+}
+
+impl MetricConstructor<Histogram> for Bounds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
 
 /// The metrics of one process. Cloning shares them.
 #[derive(Clone)]
@@ -76,13 +100,20 @@ impl Metrics {
     }
 
     /// Histograms told apart by labels, with these upper bounds.
-    pub fn histograms(
-        &self,
-        name: &str,
-        help: &str,
-        bounds: &'static [f64],
-    ) -> Family<Label, Histogram, impl Fn() -> Histogram + Clone + Send + Sync + 'static> {
-        let metric = Family::new_with_constructor(move || Histogram::new(bounds.iter().copied()));
+    pub fn histograms(&self, name: &str, help: &str, bounds: &'static [f64]) -> Histograms {
+        let metric = Family::new_with_constructor(Bounds(bounds));
+        self.with(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// Histograms of vLLM's, told apart by labels.
+    pub fn vllm(&self, kind: &vllm::Kind) -> Histograms {
+        self.histograms(kind.name, kind.help, kind.bounds)
+    }
+
+    /// Histograms told apart by labels, whose buckets show one recent case each in the `OpenMetrics` format.
+    pub fn exemplified(&self, name: &str, help: &str, bounds: &'static [f64]) -> Exemplified {
+        let metric = Family::new_with_constructor(Bounds(bounds));
         self.with(|registry| registry.register(name, help, metric.clone()));
         metric
     }

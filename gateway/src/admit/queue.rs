@@ -294,6 +294,18 @@ impl Queues {
             .unwrap_or(0)
     }
 
+    /// Of each line: its version's digest, its pool, and how many runs of each priority wait.
+    pub(crate) fn depths(&self) -> Vec<(String, String, [u32; 3])> {
+        let lines = self.lines.lock();
+        let lines = lines.iter();
+        lines
+            .map(|(digest, line)| {
+                let depths = line.admission.depths().per_priority;
+                (digest.clone(), line.pool.clone(), depths)
+            })
+            .collect()
+    }
+
     pub(crate) fn digests(&self) -> Vec<String> {
         self.lines.lock().keys().cloned().collect()
     }

@@ -61,6 +61,10 @@ impl Book {
         });
     }
 
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&EntryKey, &Counts)> {
+        self.entries.iter()
+    }
+
     pub(super) fn snapshot(&mut self) -> (u64, Vec<(EntryKey, Counts)>) {
         self.sequence += 1;
         let entries = self.entries.iter();

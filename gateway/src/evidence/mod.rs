@@ -8,7 +8,7 @@ mod looping;
 mod trial;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,6 +187,17 @@ impl Evidence {
         for book in self.books.lock().values_mut() {
             book.close_blocks(now);
         }
+    }
+
+    /// What was counted of each version, by digest, under all tables that are remembered.
+    pub(crate) fn totals(&self) -> BTreeMap<String, Counts> {
+        let mut totals: BTreeMap<String, Counts> = BTreeMap::new();
+        for book in self.books.lock().values() {
+            for (key, counts) in book.entries() {
+                totals.entry(key.digest.clone()).or_default().add(counts);
+            }
+        }
+        totals
     }
 
     /// Everything counted of a model so far.

@@ -119,7 +119,11 @@ async fn dispatch(
     let method = parts.method;
     let counted = (route.makes_runs() && method == Method::POST)
         .then(|| (Arc::clone(&call.core), Arc::clone(&call.tenant)));
+    let (metrics, tenant) = (Arc::clone(&call.core.metrics), Arc::clone(&call.tenant));
     let outcome = answer(call, route, method).await;
+    if let Err(error) = &outcome {
+        metrics.refused(&tenant.name, error.code());
+    }
     if let Some((core, tenant)) = counted {
         *rates = rates::headers(&core, &tenant).await;
     }

@@ -129,10 +129,9 @@ impl Link {
                     credit: acknowledged + window,
                 });
             }
-            let created_at_ms = held.writer.created_at_ms;
             self.core
                 .metrics
-                .saw(created_at_ms, &mut held.shown, &pending.frames);
+                .saw(&mut held.writer, &mut held.shown, &pending.frames);
             let now = Instant::now();
             self.core.evidence.shown(run, pending.output_tokens(), now);
             for verdict in pending.verdicts() {

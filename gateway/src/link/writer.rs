@@ -14,6 +14,7 @@ pub(super) use super::pieces::RowGap;
 use super::pieces::{token_logprob, tool_call};
 use crate::evidence::Looping;
 use crate::hub::{Frame, Intent, LiveRun, encode};
+use crate::metrics::Meters;
 use crate::policy::{CheckGate, OutputFilter};
 
 /// State of a run's log at its writing end.
@@ -25,6 +26,9 @@ pub(crate) struct Writer {
     pub(crate) live: Arc<LiveRun>,
     pub(crate) tenant: String,
     pub(crate) model: String,
+    pub(crate) version: u32,
+    /// Where what it is like is counted, once something is.
+    pub(crate) meters: Option<Arc<Meters>>,
     pub(crate) epoch: Epoch,
     pub(crate) created_at_ms: u64,
     pub(crate) reserved_tokens: u64,
@@ -110,6 +114,8 @@ impl Writer {
             live,
             tenant: run.tenant.clone(),
             model: run.model.clone(),
+            version: run.model_version,
+            meters: None,
             epoch: run.epoch,
             created_at_ms: run.created_at_ms,
             reserved_tokens: run.reserved_tokens,
@@ -330,7 +336,7 @@ impl Writer {
     }
 
     /// What was consumed. A prompt is consumed once a worker took it up.
-    fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> Usage {
         let prompt_tokens = if self.started { self.prompt_tokens } else { 0 };
         let cached_tokens = self.cached_tokens.min(prompt_tokens);
         let output_tokens = self.output_tokens;

@@ -19,6 +19,7 @@ use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{Ending, run_until_signal};
 use weir_telemetry::{Metrics, Readiness, bind};
 
+use crate::up::course::ObjectCollector;
 use crate::up::report::{Format, Pages, Report};
 use crate::up::rollouts::{Rollouts, posted};
 use crate::up::self_signed;
@@ -108,12 +109,15 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     let config = weir_gateway::Config::default();
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
+    gateway.show_as_vllm(&metrics);
     let (scheme, ca) = secure(&gateway, &args, listen)?;
     let pages = Pages::default();
     let (ask, asked) = mpsc::channel(16);
     let ended = CancellationToken::new();
     let shown = show(&gateway, (metrics, readiness.clone()), &pages, ask);
-    tokio::spawn(shown.serve(admin_listener, ended.clone()));
+    let course = Arc::clone(&pages.course);
+    let console = gateway.console(Some(Page(Arc::new(move || course.page()))));
+    tokio::spawn(shown.serve_with(console, admin_listener, ended.clone()));
 
     let drain = Duration::from_secs(args.drain_s);
     let (sender, changed) = mpsc::channel(1);
@@ -197,6 +201,11 @@ fn show(
     pages: &Pages,
     ask: mpsc::Sender<Asked>,
 ) -> Admin {
+    let collector = ObjectCollector {
+        objects: Arc::clone(&pages.objects),
+        course: Arc::clone(&pages.course),
+    };
+    metrics.with(|registry| registry.register_collector(Box::new(collector)));
     let mut actions = gateway.admin_actions();
     actions.insert("/rollouts", ask_rollout(ask));
     Admin {

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use weir_telemetry::Readiness;
 
+use super::course::Course;
 use super::problem::Problem;
 use super::status::History;
 use super::supervisor::WorkerState;
@@ -29,6 +30,8 @@ pub struct Pages {
     pub objects: Arc<ArcSwap<String>>,
     /// `/rollouts`.
     pub rollouts: Arc<ArcSwap<String>>,
+    /// What the console plots.
+    pub course: Arc<Course>,
 }
 
 impl Default for Pages {
@@ -37,6 +40,7 @@ impl Default for Pages {
         Self {
             objects: page("[]"),
             rollouts: page("{}"),
+            course: Arc::default(),
         }
     }
 }
@@ -166,6 +170,11 @@ impl Report {
         if **self.pages.rollouts.load() != page {
             self.pages.rollouts.store(Arc::new(page));
         }
+    }
+
+    /// What the console plots.
+    pub fn course(&self) -> &Course {
+        &self.pages.course
     }
 
     /// What was decided about a model's versions.

@@ -67,6 +67,11 @@ impl Rollouts {
         self.models.get(model)
     }
 
+    /// All of them, by model.
+    pub fn all(&self) -> impl Iterator<Item = (&String, &Rollout)> {
+        self.models.iter()
+    }
+
     /// What every rollout remembers, as JSON by model.
     pub fn page(&self) -> String {
         let heads: BTreeMap<&String, _> = self

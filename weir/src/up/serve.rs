@@ -340,6 +340,13 @@ impl Serving {
         let ready = self.ready();
         let objects = super::objects::objects(self, &ready).await;
         self.report.rollouts(self.rollouts.page());
+        let at_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+        for (model, rollout) in self.rollouts.all() {
+            let evidence = self.gateway.evidence(model);
+            self.report
+                .course()
+                .note(model, rollout.status(), &evidence, at_ms);
+        }
         self.report.objects(objects);
         self.report.problems(problems);
         self.report.progress(

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use weir_protocol::worker::{Attach, Cancel, Progress, finish::Reason, rejected::Code};
+use weir_protocol::worker::{
+    Attach, Cancel, EngineLimits, Progress, Welcome, finish::Reason, rejected::Code,
+};
 use weir_scheduler::{NewSequence, Refused};
 
 use super::command::{Command, OpenSession, Order, SessionId};
@@ -23,6 +25,26 @@ impl Engine {
             Command::Progress(session, progress) => self.progress(session, &progress),
             Command::Drain => self.draining = true,
             Command::Room | Command::Stop => {}
+        }
+    }
+
+    /// The first frame of a session.
+    fn welcome(&self, gateway: &str) -> Welcome {
+        let limits = self.parts.backend.limits();
+        let identity = &self.parts.identity;
+        Welcome {
+            worker: identity.worker.clone(),
+            boot: identity.boot.clone(),
+            protocol: weir_protocol::frames::PROTOCOL,
+            models: identity.models.clone(),
+            limits: Some(EngineLimits {
+                max_running: limits.max_running,
+                max_batch_tokens: limits.max_batch_tokens,
+                block_tokens: limits.block_tokens,
+                blocks_total: limits.blocks,
+                kv_bytes: limits.kv_bytes,
+            }),
+            held: self.runs.of_gateway(gateway),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use weir_model::backend::{Backend, BackendError, Sampled};
 use weir_model::tokenizer::Tokenizer;
-use weir_protocol::worker::{EngineLimits, LoadedModel, Welcome, finish::Reason};
+use weir_protocol::worker::{LoadedModel, finish::Reason};
 use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
 
 use super::held::HeldRuns;
@@ -114,7 +114,10 @@ impl Engine {
         if self.parts.scheduler.batch().is_empty() {
             return Ok(Stepped::Nothing);
         }
-        self.places.look_ahead(self.parts.scheduler.batch());
+        let batch = self.parts.scheduler.batch();
+        let tokens = batch.tokens.len() as f64;
+        self.parts.observer.iteration_tokens.observe(tokens);
+        self.places.look_ahead(batch);
         self.parts.backend.step(
             self.parts.scheduler.batch(),
             &self.places,
@@ -201,11 +204,8 @@ impl Engine {
                 let logprob = run
                     .wants_logprobs()
                     .then(|| logprob(tokenizer, &sampled[outcome.sample_index]));
-                if run.window.next_index() == 0 {
-                    let first = now.saturating_duration_since(run.submitted());
-                    observer.first_token.observe(first.as_secs_f64());
-                }
-                match advanced {
+                observer.token(&mut run.times, choice, now);
+                let ended = match advanced {
                     Some(Err(error)) => Some(run.leave(choice, &error)),
                     Some(Ok(advanced)) => run.take(
                         choice,
@@ -213,7 +213,11 @@ impl Engine {
                         (logprob, advanced == Advanced::Complete),
                     ),
                     None => run.take(choice, outcome.token, (logprob, false)),
+                };
+                if run.is_finished() {
+                    observer.ended(&run.times, now);
                 }
+                ended
             });
             touched.push(number);
             match ended.flatten() {
@@ -248,7 +252,11 @@ impl Engine {
             self.places.remove(*sequence);
             self.snapshot.count_finish(reason);
         }
-        self.runs.change(number, |run| run.end(reason, message));
+        let observer = &self.parts.observer;
+        self.runs.change(number, |run| {
+            run.end(reason, message);
+            observer.ended(&run.times, Instant::now());
+        });
         self.sessions.list_unsent(&mut self.runs, number);
     }
 
@@ -376,25 +384,5 @@ impl Engine {
         snapshot.sessions = self.sessions.count() as u64;
         snapshot.sessions_stalled = self.sessions.stalled_count() as u64;
         self.publish.send_replace(snapshot.clone());
-    }
-
-    /// The first frame of a session.
-    pub(super) fn welcome(&self, gateway: &str) -> Welcome {
-        let limits = self.parts.backend.limits();
-        let identity = &self.parts.identity;
-        Welcome {
-            worker: identity.worker.clone(),
-            boot: identity.boot.clone(),
-            protocol: weir_protocol::frames::PROTOCOL,
-            models: identity.models.clone(),
-            limits: Some(EngineLimits {
-                max_running: limits.max_running,
-                max_batch_tokens: limits.max_batch_tokens,
-                block_tokens: limits.block_tokens,
-                blocks_total: limits.blocks,
-                kv_bytes: limits.kv_bytes,
-            }),
-            held: self.runs.of_gateway(gateway),
-        }
     }
 }

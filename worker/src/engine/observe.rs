@@ -1,7 +1,9 @@
 //! Histograms the engine fills; everything else is read from the snapshot when someone asks.
 
+use std::time::Instant;
+
 use prometheus_client::metrics::histogram::Histogram;
-use weir_telemetry::Metrics;
+use weir_telemetry::{Metrics, vllm};
 
 /// From a tenth of a millisecond (a small model's step) to a minute (a long prompt behind others).
 const SECONDS: [f64; 18] = [
@@ -13,7 +15,7 @@ const HOST_SECONDS: [f64; 9] = [
     0.000_01, 0.000_025, 0.000_05, 0.0001, 0.0002, 0.0005, 0.001, 0.005, 0.025,
 ];
 
-/// The engine's histograms.
+/// The engine's histograms. Those of runs have vLLM's names.
 #[derive(Clone, Debug)]
 pub(crate) struct Observer {
     /// A step, from plan to rows sent.
@@ -24,12 +26,38 @@ pub(crate) struct Observer {
     pub(crate) mask: Histogram,
     /// From submit to the first slot.
     pub(crate) queue: Histogram,
-    /// From submit to the first token.
-    pub(crate) first_token: Histogram,
+    first_token: Histogram,
+    inter_token: Histogram,
+    output_token: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    inference: Histogram,
+    whole: Histogram,
+    prompt_tokens: Histogram,
+    generation_tokens: Histogram,
+    /// Tokens of a step.
+    pub(crate) iteration_tokens: Histogram,
+}
+
+/// When a run came to what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// It came.
+    pub(crate) submitted: Instant,
+    /// It got a slot.
+    pub(crate) started: Option<Instant>,
+    /// Its first token, and the newest of its first choice.
+    pub(crate) tokens: Option<(Instant, Instant)>,
+    /// Tokens of its prompt.
+    pub(crate) prompt_tokens: usize,
+    /// Tokens sampled for it.
+    pub(crate) output_tokens: u64,
 }
 
 impl Observer {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
+    pub(crate) fn new(metrics: &Metrics, model: &str) -> Self {
+        let labels = vec![("model_name", model.to_owned()), ("engine", "0".to_owned())];
+        let of = |kind| metrics.vllm(kind).get_or_create(&labels).clone();
         Self {
             step: metrics.histogram(
                 "weir_engine_step_seconds",
@@ -46,16 +74,55 @@ impl Observer {
                 "Time to make the mask of one row with a grammar",
                 &HOST_SECONDS,
             ),
-            queue: metrics.histogram(
-                "vllm:request_queue_time_seconds",
-                "Time from submit to the first slot",
-                &SECONDS,
-            ),
-            first_token: metrics.histogram(
-                "vllm:time_to_first_token_seconds",
-                "Time from submit to the first token",
-                &SECONDS,
-            ),
+            queue: of(&vllm::QUEUE),
+            first_token: of(&vllm::FIRST_TOKEN),
+            inter_token: of(&vllm::INTER_TOKEN),
+            output_token: of(&vllm::OUTPUT_TOKEN),
+            prefill: of(&vllm::PREFILL),
+            decode: of(&vllm::DECODE),
+            inference: of(&vllm::INFERENCE),
+            whole: of(&vllm::WHOLE_RUN),
+            prompt_tokens: of(&vllm::PROMPT_TOKENS),
+            generation_tokens: of(&vllm::GENERATION_TOKENS),
+            iteration_tokens: of(&vllm::ITERATION_TOKENS),
         }
     }
+
+    /// A token of a run was sampled. Gaps are those of its first choice.
+    pub(crate) fn token(&self, times: &mut Times, choice: u32, now: Instant) {
+        times.output_tokens += 1;
+        match &mut times.tokens {
+            None => {
+                times.tokens = Some((now, now));
+                self.first_token.observe(seconds(times.submitted, now));
+                if let Some(started) = times.started {
+                    self.prefill.observe(seconds(started, now));
+                }
+            }
+            Some((_, last)) if choice == 0 => {
+                let gap = seconds(*last, now);
+                *last = now;
+                self.inter_token.observe(gap);
+                self.output_token.observe(gap);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// A run ended, and took up a slot before.
+    pub(crate) fn ended(&self, times: &Times, now: Instant) {
+        self.whole.observe(seconds(times.submitted, now));
+        if let Some(started) = times.started {
+            self.inference.observe(seconds(started, now));
+            self.prompt_tokens.observe(times.prompt_tokens as f64);
+            self.generation_tokens.observe(times.output_tokens as f64);
+        }
+        if let Some((first, _)) = times.tokens {
+            self.decode.observe(seconds(first, now));
+        }
+    }
+}
+
+fn seconds(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64()
 }

@@ -9,6 +9,7 @@ use weir_protocol::worker::{Finish, Logprob, Row, Started, finish::Reason};
 use weir_scheduler::SequenceId;
 
 use super::command::SessionId;
+use super::observe::Times;
 use super::output::{ChoiceText, EndRules, finish};
 use super::request::{Request, RunKey};
 use super::window::Window;
@@ -67,7 +68,7 @@ pub(crate) struct Run {
     sampling: SamplingParams,
     choices: Vec<Choice>,
     live_choices: u32,
-    submitted: Instant,
+    pub(crate) times: Times,
     started: Option<Started>,
     wire_key: Bytes,
 }
@@ -104,7 +105,13 @@ impl Run {
             sampling: request.sampling.clone(),
             live_choices: u32::try_from(choices.len()).expect("choices are bounded"),
             choices,
-            submitted: now,
+            times: Times {
+                submitted: now,
+                started: None,
+                tokens: None,
+                prompt_tokens: request.prompt.len(),
+                output_tokens: 0,
+            },
             started: None,
             wire_key: Bytes::copy_from_slice(&request.key),
         }
@@ -152,18 +159,14 @@ impl Run {
         if self.started.is_some() {
             return None;
         }
-        let waited = now.saturating_duration_since(self.submitted);
+        let waited = now.saturating_duration_since(self.times.submitted);
+        self.times.started = Some(now);
         let queue_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.started = Some(Started {
             queue_ms,
             cached_tokens,
         });
         Some(waited)
-    }
-
-    /// When it came.
-    pub(crate) fn submitted(&self) -> Instant {
-        self.submitted
     }
 
     /// Adds a sampled token of a live choice. Returns how the choice ended, if it did.

@@ -246,7 +246,8 @@ async fn sixty_four_runs_at_once_give_every_token_once() {
         "nothing is sampled twice"
     );
     let shown = worker.metrics.prometheus_text();
-    let want = format!("vllm:generation_tokens_total{{model_name=\"fake\"}} {total}\n");
+    let want =
+        format!("vllm:generation_tokens_total{{model_name=\"fake\",engine=\"0\"}} {total}\n");
     assert!(shown.contains(&want), "no {want:?} in\n{shown}");
     assert_eq!(
         status.blocks_free + status.blocks_cached,

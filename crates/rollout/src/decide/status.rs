@@ -61,6 +61,8 @@ pub struct VersionStatus {
     pub rejected: Option<Rejected>,
     /// What the guardrails say.
     pub evidence: Vec<GuardrailEvidence>,
+    /// What they come to together against it, and where that is a breach: thousandths of natural logarithms.
+    pub suspicion_milli: Option<[i64; 2]>,
     /// In how many milliseconds the step has its minimum sample.
     pub minimum_sample_in_ms: Option<u64>,
     /// Whether it is the only version that serves.
@@ -134,6 +136,9 @@ fn version(state: &State, id: VersionId, acknowledged: Option<&Table>) -> Versio
             (Some(_), Some(judgement)) => judgement.guardrails.clone(),
             _ => Vec::new(),
         },
+        suspicion_milli: attempt
+            .and(state.judgement.as_ref())
+            .map(|judgement| [judgement.log_evidence_milli, judgement.threshold_milli]),
         minimum_sample_in_ms: attempt.and_then(|attempt| minimum_sample(state, attempt)),
         is_sole_serving: serves(&id) && weighted == 1,
         replicas: view.map_or(0, |view| view.desired),

@@ -50,6 +50,8 @@ pub struct Breach {
     reason = "independent answers to independent questions"
 )]
 pub struct Judgement {
+    /// Where `log_evidence_milli` is a breach.
+    pub threshold_milli: i64,
     /// Whether it is worse.
     pub breach: Option<Breach>,
     /// ln of the composite evidence, in thousandths.
@@ -95,9 +97,10 @@ pub fn judge(strata: &[Stratum], step: u32, plan: &Plan, kept: Kept) -> Judgemen
         .zip(&evidence)
         .map(|(rule, &log)| (rule.share, log));
     let composite = milli(weighted_log_mean_exp(terms));
+    let alpha = permille(plan.limits.false_alarm_ppm, COMPARISON_PERMILLE);
+    let threshold = threshold_milli(alpha);
     let breach = hard_breach(strata, step, plan).or_else(|| {
-        let alpha = permille(plan.limits.false_alarm_ppm, COMPARISON_PERMILLE);
-        let is_breach = composite >= threshold_milli(alpha);
+        let is_breach = composite >= threshold;
         is_breach.then(|| culprit(strata, &rules, &evidence))
     });
     let of_step = || strata.iter().filter(|s| s.step == step);
@@ -108,6 +111,7 @@ pub fn judge(strata: &[Stratum], step: u32, plan: &Plan, kept: Kept) -> Judgemen
     };
     let settled = of_step().map(|s| s.tally(Sign::Errors).canary[1]).sum();
     Judgement {
+        threshold_milli: threshold,
         log_evidence_milli: composite,
         is_suspect: composite >= threshold_milli(SUSPECT_PPM),
         is_fine: rules.iter().filter_map(is_rule_fine).all(|fine| fine),
