@@ -46,7 +46,10 @@ const RECORD: &[&str] = &["get", "list", "watch", "create", "delete"];
 const LEASE: &[&str] = &["get", "list", "watch", "create", "update", "delete"];
 
 /// Written here once more by hand: a right that slips into the file is found.
-const OPERATOR: &[(&str, &[&str])] = &[
+/// Resources and the verbs that an account has on them.
+type Grants = &'static [(&'static str, &'static [&'static str])];
+
+const OPERATOR: Grants = &[
     ("modelversions.weir.dev", READ),
     ("gpupools.weir.dev", READ),
     ("tenantquotas.weir.dev", READ),
@@ -64,7 +67,7 @@ const OPERATOR: &[(&str, &[&str])] = &[
     ("secrets", &["get"]),
     ("events.events.k8s.io", &["create", "patch"]),
 ];
-const GATEWAY: &[(&str, &[&str])] = &[
+const GATEWAY: Grants = &[
     ("gpupools.weir.dev", READ),
     ("tenantquotas.weir.dev", READ),
     ("controllerrevisions.apps", READ),
@@ -158,7 +161,7 @@ fn no_account_may_do_more_than_it_must() {
         .unwrap();
     let resources = resources(kubectl);
     assert!(resources.len() > 60, "{resources:?}");
-    let accounts: [(&str, &[(&str, &[&str])]); 3] = [
+    let accounts: [(&str, Grants); 3] = [
         ("weir-operator", OPERATOR),
         ("weir-gateway", GATEWAY),
         ("weir-worker", &[]),

@@ -95,12 +95,12 @@ impl Link {
     }
 
     /// Checkers answered about a part of a run's output.
-    pub(super) fn judged(&mut self, run: RunId, answer: OutputAnswer) {
+    pub(super) fn judged(&mut self, run: RunId, answer: &OutputAnswer) {
         let Some(held) = self.runs.get_mut(&run) else {
             return;
         };
         let clean = held.pending.frames.is_empty();
-        held.writer.answered(&answer, &mut held.pending);
+        held.writer.answered(answer, &mut held.pending);
         self.taken_in(run, clean);
     }
 

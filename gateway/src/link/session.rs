@@ -188,7 +188,7 @@ impl Link {
             Command::Adopt(job, at_worker) => self.adopt_from_another(*job, &at_worker),
             Command::Cancel(run) => self.cancel(run),
             Command::Ask(question) => self.ask(*question),
-            Command::Judged(run, answer) => self.judged(run, answer),
+            Command::Judged(run, answer) => self.judged(run, &answer),
             Command::Died => {
                 if self.conn.is_none() {
                     self.lost = None;

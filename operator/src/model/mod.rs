@@ -185,16 +185,16 @@ impl Models {
         error: LookError,
     ) -> Result<Outcome, LookError> {
         match &error {
+            // Another one acts, or will: what is left undone is found by it.
             LookError::Append {
                 source: AppendError::Taken,
                 ..
-            } => Ok(Outcome::Again(TICK)),
-            LookError::Apply { source, .. } if source.is_race() => Ok(Outcome::Again(TICK)),
-            // Another one acts, or will: what is left undone is found by it.
-            LookError::Apply {
+            }
+            | LookError::Apply {
                 source: ApplyError::NotLeading,
                 ..
             } => Ok(Outcome::Again(TICK)),
+            LookError::Apply { source, .. } if source.is_race() => Ok(Outcome::Again(TICK)),
             LookError::Append { .. } => {
                 self.push_emergency(look, memory).await;
                 tracing::warn!(

@@ -121,11 +121,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
 
     let drain = Duration::from_secs(args.drain_s);
     let (sender, changed) = mpsc::channel(1);
-    let format = if args.json {
-        Format::Json
-    } else {
-        Format::Text
-    };
+    let format = Format::of(args.json);
     let workers = Workers::new(&args.data, drain, sender).with_context(|| {
         format!(
             "cannot use the data directory {}; name another with --data",

@@ -71,7 +71,7 @@ impl Course {
             let is_part = status.weight_percent.is_some_and(|weight| weight > 0)
                 || status.attempt.is_some()
                 || counts.is_some();
-            is_part.then(|| version_point(status, counts.cloned().unwrap_or_default()))
+            is_part.then(|| version_point(status, counts.unwrap_or(&Counts::default())))
         });
         let point = Point {
             at_ms,
@@ -107,7 +107,7 @@ fn add(points: &mut Vec<Point>, point: Point) {
     }
 }
 
-fn version_point(status: &VersionStatus, counts: Counts) -> VersionPoint {
+fn version_point(status: &VersionStatus, counts: &Counts) -> VersionPoint {
     let [evidence, boundary] = match status.suspicion_milli {
         Some(milli) => milli.map(|milli| Some(milli as f64 / 1000.0)),
         None => [None, None],

@@ -23,6 +23,13 @@ pub enum Format {
     Json,
 }
 
+impl Format {
+    /// What `--json` asks for.
+    pub fn of(json: bool) -> Self {
+        if json { Self::Json } else { Self::Text }
+    }
+}
+
 /// What the admin port shows.
 #[derive(Clone)]
 pub struct Pages {

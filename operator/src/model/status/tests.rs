@@ -22,6 +22,10 @@ fn object(stage: &str) -> ModelVersion {
     .unwrap()
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "a verdict, as the code under test takes it"
+)]
 fn verified() -> Verdict {
     let valid = object("Production").validate().unwrap();
     Ok(Verified {
@@ -44,6 +48,7 @@ fn rollout(stage: Stage, replicas: u32, ready: u32, doing: Option<&'static str>)
         is_rollback_ready: false,
         rejected: None,
         evidence: Vec::new(),
+        suspicion_milli: None,
         minimum_sample_in_ms: None,
         is_sole_serving: false,
         replicas,
@@ -103,6 +108,7 @@ fn told(case: &Case) -> (String, String, String) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table, one row a case")]
 fn ready_sums_up_what_a_version_does() {
     let refused = || {
         Some(Err(Unverified {

@@ -60,7 +60,7 @@ pub(super) async fn gather(args: &Args) -> Gathered {
     let mut gathered = Gathered::default();
     let admin = args.admin.trim_end_matches('/');
     for (path, name) in PAGES {
-        let page = page(&format!("{admin}{path}")).await;
+        let page = page(admin, path).await;
         let page = page.map(|text| {
             if *path == "/objects" {
                 objects(&text)
@@ -88,11 +88,11 @@ pub(super) async fn gather(args: &Args) -> Gathered {
     gathered
 }
 
-async fn page(url: &str) -> Result<String> {
-    let answer = client::send("GET", url, &[], None).await?;
+async fn page(admin: &str, path: &str) -> Result<String> {
+    let answer = client::admin(admin).send("GET", path, None).await?;
     match client::text(answer).await {
         // What stands against readiness is what it is asked for.
-        Err(error) if url.ends_with("/readyz") => Ok(format!("{error:#}\n")),
+        Err(error) if path.ends_with("/readyz") => Ok(format!("{error:#}\n")),
         text => text,
     }
 }
