@@ -202,7 +202,13 @@ impl Store for Embedded {
     ) -> StoreFuture<'_, UsageReport> {
         let tenant = tenant.to_owned();
         self.read(move |shared| {
-            shared.read(|view| reader::usage(view, &tenant, &periods_s, from_ms..to_ms, now_ms))
+            let usage = shared
+                .read(|view| reader::usage(view, &tenant, &periods_s, from_ms..to_ms, now_ms))?;
+            // Whether the books are right cannot be said of a medium that failed: half of a commit may show.
+            match shared.poisoned.lock().clone() {
+                Some(failed) => Err(failed),
+                None => Ok(usage),
+            }
         })
     }
 

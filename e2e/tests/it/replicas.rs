@@ -205,16 +205,18 @@ fn an_unkeyed_call_ends_with_its_gateway_and_not_at_its_ceiling() {
         return;
     };
     let address = pair.a.listen.clone();
-    let call = std::thread::spawn(move || {
-        let client = Client::new(&address, "acme-dev-key");
-        let body = json!({"model": "random", "messages": [{"role": "user", "content": "count"}], "max_tokens": 1500, "ignore_eos": true});
-        client.post("/v1/chat/completions", &body)
-    });
     let b = pair.b.client("acme");
     let live = || {
         let usage = b.get("/usage").ok()?.body;
         usage["liveRuns"].as_u64()
     };
+    // The run that showed that B serves is not the one to wait for.
+    wait_for("no run", 30, || live().filter(|runs| *runs == 0)).unwrap();
+    let call = std::thread::spawn(move || {
+        let client = Client::new(&address, "acme-dev-key");
+        let body = json!({"model": "random", "messages": [{"role": "user", "content": "count"}], "max_tokens": 1500, "ignore_eos": true});
+        client.post("/v1/chat/completions", &body)
+    });
     wait_for("the run to be live", 30, || {
         live().filter(|runs| *runs == 1)
     })

@@ -216,6 +216,8 @@ function runTable(page, tenant) {
 
 async function choose(id, tenant, apiKey) {
   picked = id;
+  // A view that is being drawn knows nothing of the choice, and would cover it.
+  drawing += 1;
   clearInterval(replayTimer);
   for (const row of document.querySelectorAll("tr.pick")) row.setAttribute("aria-selected", String(row.dataset.run === id));
   const headers = apiKey ? { authorization: `Bearer ${apiKey}` } : {};
