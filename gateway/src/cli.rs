@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 use weir_store::{Durability, Store};
 use weir_telemetry::admin::Admin;
-use weir_telemetry::logging::{self, LogFormat};
-use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
+use weir_telemetry::logging::LogFormat;
+use weir_telemetry::service::{Failure, Service};
 use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::cluster::Cluster;
@@ -83,42 +84,14 @@ pub struct GatewayArgs {
     pub log_format: LogFormat,
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 /// Runs until a signal; the exit status of the process.
 pub fn main(args: GatewayArgs) -> ExitCode {
-    if logging::init(args.log_format).is_err() {
-        // There is no log to tell it to; the status says that the configuration is wrong.
-        return ExitCode::from(EXIT_CONFIGURATION);
-    }
-    let built = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = match built {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "cannot start the runtime");
-            return ExitCode::FAILURE;
-        }
+    let service = Service {
+        name: "gateway",
+        log_format: args.log_format,
+        deadline: Duration::from_secs(args.drain_s) + AFTER_DRAIN,
     };
-    let drain = Duration::from_secs(args.drain_s);
-    let ended = runtime.block_on(run_until_signal(drain + AFTER_DRAIN, |stop| {
-        serve(args, stop)
-    }));
-    // Tokenizers may be at work on threads that nobody waits for.
-    runtime.shutdown_background();
-    match ended {
-        Ok(Ending::Finished(Ok(()))) => ExitCode::SUCCESS,
-        Ok(Ending::Finished(Err(error))) => {
-            tracing::error!(error = &*error as &dyn std::error::Error, "gateway ended");
-            ExitCode::FAILURE
-        }
-        Ok(Ending::DeadlinePassed | Ending::Forced) => ExitCode::FAILURE,
-        Err(error) => {
-            tracing::error!(%error, "cannot take signals");
-            ExitCode::FAILURE
-        }
-    }
+    service.run(&mut Builder::new_multi_thread(), |stop| serve(args, stop))
 }
 
 async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure> {

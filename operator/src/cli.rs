@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::{Client, Config};
+use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_telemetry::admin::Admin;
-use weir_telemetry::logging::{self, LogFormat};
-use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
+use weir_telemetry::logging::LogFormat;
+use weir_telemetry::service::{Failure, Service};
 use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::apply::Applier;
@@ -20,10 +21,11 @@ use crate::controllers::{Controllers, Counts};
 use crate::events::Events;
 use crate::gateways::Gateways;
 use crate::leader::Elector;
-use crate::model::Models;
 use crate::model::build::Shape;
-use crate::pool::Pools;
-use crate::quota::Quotas;
+use crate::model::{self, Models};
+use crate::pool::{self, Pools};
+use crate::quota::{self, Quotas};
+use crate::statuses::Statuses;
 use crate::verify::Verifier;
 use crate::world::World;
 
@@ -68,39 +70,16 @@ pub struct OperatorArgs {
     pub log_format: LogFormat,
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 /// Runs until a signal; the exit status of the process.
 pub fn main(args: OperatorArgs) -> ExitCode {
-    if logging::init(args.log_format).is_err() {
-        return ExitCode::from(EXIT_CONFIGURATION);
-    }
-    let built = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let runtime = match built {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "cannot start the runtime");
-            return ExitCode::FAILURE;
-        }
+    let service = Service {
+        name: "operator",
+        log_format: args.log_format,
+        deadline: GRACE,
     };
-    let ended = runtime.block_on(run_until_signal(GRACE, |stop| run(args, stop)));
-    // Files may be hashed on threads that nobody waits for.
-    runtime.shutdown_background();
-    match ended {
-        Ok(Ending::Finished(Ok(()))) => ExitCode::SUCCESS,
-        Ok(Ending::Finished(Err(error))) => {
-            tracing::error!(error = &*error as &dyn std::error::Error, "operator ended");
-            ExitCode::FAILURE
-        }
-        Ok(Ending::DeadlinePassed | Ending::Forced) => ExitCode::FAILURE,
-        Err(error) => {
-            tracing::error!(%error, "cannot take signals");
-            ExitCode::FAILURE
-        }
-    }
+    service.run(Builder::new_multi_thread().worker_threads(2), |stop| {
+        run(args, stop)
+    })
 }
 
 async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure> {
@@ -208,6 +187,7 @@ fn controllers(
             board: board.clone(),
             entropy,
             memories: parking_lot::Mutex::default(),
+            statuses: Statuses::new("ModelVersion", model::status::MOVING),
         },
         pools: Pools {
             world: world.clone(),
@@ -216,14 +196,14 @@ fn controllers(
             leadership: leadership.clone(),
             board,
             scalers: parking_lot::Mutex::default(),
-            written: parking_lot::Mutex::default(),
+            statuses: Statuses::new("GpuPool", pool::status::MOVING),
         },
         quotas: Quotas {
             world: world.clone(),
             gateways,
             applier,
             leadership: leadership.clone(),
-            written: parking_lot::Mutex::default(),
+            statuses: Statuses::new("TenantQuota", quota::status::MOVING),
         },
         counts: Counts::new(&metrics),
         leadership,

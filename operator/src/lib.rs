@@ -20,6 +20,7 @@ pub mod queue;
 pub mod quota;
 mod request;
 pub mod status;
+pub mod statuses;
 pub mod verify;
 pub mod world;
 

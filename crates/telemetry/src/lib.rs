@@ -11,6 +11,7 @@ pub mod logging;
 mod metrics;
 mod process;
 mod readiness;
+pub mod service;
 pub mod shutdown;
 pub mod vllm;
 

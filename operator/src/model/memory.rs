@@ -53,8 +53,6 @@ pub struct Memory {
     written: Vec<Record>,
     times: BTreeMap<VersionId, Times>,
     absent: BTreeMap<VersionId, Instant>,
-    /// When each object's status was last written.
-    pub status_written: BTreeMap<String, Instant>,
     /// When each child was last written, for telling a fight from a repair.
     pub applied: BTreeMap<String, VecDeque<Instant>>,
     /// What was complained about.

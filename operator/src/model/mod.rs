@@ -36,6 +36,7 @@ use crate::gateways::{Gateways, TICK};
 use crate::leader::{Leadership, Role};
 use crate::log::{self, AppendError};
 use crate::queue::Outcome;
+use crate::statuses::Statuses;
 use crate::verify::{Verdict, Verifier};
 use crate::world::World;
 
@@ -90,6 +91,8 @@ pub struct Models {
     pub entropy: [u8; 32],
     /// What is remembered of each model.
     pub memories: parking_lot::Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<Memory>>>>,
+    /// What was told of each version.
+    pub statuses: Statuses,
 }
 
 /// All that one look is about.
@@ -171,7 +174,7 @@ impl Models {
         memory: &mut Memory,
     ) -> Result<Option<std::time::Duration>, ApplyError> {
         let contested = self.shape(look, memory).await?;
-        let due = self.tell(look, status, &contested, memory).await?;
+        let due = self.tell(look, status, &contested).await?;
         // What was left to its other writer for now is put right after a while, whether or not anything happens.
         let again = (!contested.is_empty()).then_some(CONTESTED_AGAIN);
         Ok(due.into_iter().chain(again).min())

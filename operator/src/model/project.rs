@@ -2,10 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use weir_api::ModelVersionStatus;
 use weir_api::model_version::{
-    Evidence, RejectedVersion, ReservedVersion, StatusStage, Verdict, conditions, reasons,
+    Evidence, RejectedVersion, ReservedVersion, Stage as AskedStage, StatusStage, Verdict,
+    conditions, reasons,
 };
+use weir_api::{CONDITION_READY, ModelVersionStatus};
 use weir_rollout::decide::{StatusStage as Stage, VersionStatus};
 use weir_rollout::record::Rejected;
 use weir_rollout::statistics::{GuardrailEvidence, Verdict as Judged};
@@ -53,6 +54,37 @@ pub fn project(version: &VersionStatus, head: &Record, now: Timestamp) -> ModelV
         ready_replicas: Some(number(version.ready_replicas)),
         ..ModelVersionStatus::default()
     }
+}
+
+/// What `Ready` says of a version that neither serves nor fails: as was asked, as was judged, or what its rollout is doing.
+#[must_use]
+pub fn ready(asked: AskedStage, rollout: Option<&VersionStatus>) -> Option<ConditionNow> {
+    let say = |holds, reason: &str, message: String| {
+        Some(ConditionNow::new(CONDITION_READY, holds, reason, message))
+    };
+    match asked {
+        AskedStage::Retired => {
+            return say(true, reasons::RETIRED, "is retired, as asked".to_owned());
+        }
+        AskedStage::Registered => {
+            return say(
+                true,
+                reasons::REGISTERED,
+                "is registered, as asked".to_owned(),
+            );
+        }
+        AskedStage::Shadow | AskedStage::Canary | AskedStage::Production => {}
+    }
+    let rollout = rollout?;
+    if let Some(rejected) = &rollout.rejected {
+        let message = format!(
+            "attempt {} ended with {}; change the object, or ask for a retry",
+            rejected.attempt, rejected.reason
+        );
+        return say(false, reasons::REJECTED, message);
+    }
+    let doing = rollout.progressing.as_ref()?;
+    say(false, doing.reason, doing.message.clone())
 }
 
 /// Progressing, `RolledBack` and `RollbackReady`, as far as they say something.

@@ -1,7 +1,7 @@
 //! A version's status: what the rollout decided, what was verified, and what it amounts to. A function of what was seen.
 
 use jiff::Timestamp;
-use weir_api::model_version::{Stage, StatusStage, conditions, reasons};
+use weir_api::model_version::{StatusStage, conditions, reasons};
 use weir_api::{
     CONDITION_READY, CONDITION_RECONCILING, CONDITION_STALLED, FieldProblem, ModelVersion,
     ModelVersionStatus, ValidModelVersion,
@@ -138,26 +138,8 @@ fn readiness(facts: &Facts<'_>) -> ConditionNow {
     if let Some(Err(unverified)) = facts.verdict {
         return say(false, &unverified.reason, unverified.message.clone());
     }
-    match facts.object.spec.stage {
-        Stage::Retired => return say(true, reasons::RETIRED, "is retired, as asked".to_owned()),
-        Stage::Registered => {
-            return say(
-                true,
-                reasons::REGISTERED,
-                "is registered, as asked".to_owned(),
-            );
-        }
-        Stage::Shadow | Stage::Canary | Stage::Production => {}
-    }
-    if let Some(rejected) = rollout.and_then(|version| version.rejected.as_ref()) {
-        let message = format!(
-            "attempt {} ended with {}; change the object, or ask for a retry",
-            rejected.attempt, rejected.reason
-        );
-        return say(false, reasons::REJECTED, message);
-    }
-    if let Some(doing) = rollout.and_then(|version| version.progressing.as_ref()) {
-        return say(false, doing.reason, doing.message.clone());
+    if let Some(ready) = project::ready(facts.object.spec.stage, rollout) {
+        return ready;
     }
     let head = facts.rollout.map(|(_, head)| head);
     let number = u32::try_from(facts.object.spec.version).unwrap_or(0);

@@ -1,7 +1,7 @@
 //! What is told of each version, and when.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -11,7 +11,6 @@ use super::memory::Memory;
 use super::see::{is_of, refusal};
 use super::{Look, Models, status};
 use crate::apply::ApplyError;
-use crate::status::{change, wait};
 
 impl Models {
     /// Requests and records that cannot be read, told once each.
@@ -41,7 +40,6 @@ impl Models {
         look: &Look<'_>,
         rollout: &[VersionStatus],
         contested: &BTreeMap<String, Vec<String>>,
-        memory: &mut Memory,
     ) -> Result<Option<Duration>, ApplyError> {
         let mut due: Option<Duration> = None;
         for seen in &look.view.versions {
@@ -56,18 +54,12 @@ impl Models {
                 rollout: version.and_then(|version| Some((version, look.view.log.last()?))),
                 contested: contested.get(&name).map_or(&[], Vec::as_slice),
             };
-            let new =
-                serde_json::to_value(status::status(&facts, Timestamp::now())).unwrap_or_default();
-            let old = serde_json::to_value(&object.status).unwrap_or_default();
-            let since = memory.status_written.get(&name).map(Instant::elapsed);
-            match wait(change(&old, &new, status::MOVING), since) {
-                None => {}
-                Some(Duration::ZERO) => {
-                    self.applier.status(object, "ModelVersion", &new).await?;
-                    memory.status_written.insert(name, Instant::now());
-                }
-                Some(later) => due = Some(due.map_or(later, |due| due.min(later))),
-            }
+            let new = status::status(&facts, Timestamp::now());
+            let later = self
+                .statuses
+                .tell(&self.applier, object, &object.status, &new)
+                .await?;
+            due = due.into_iter().chain(later).min();
         }
         Ok(due)
     }

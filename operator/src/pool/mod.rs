@@ -20,7 +20,7 @@ use crate::leader::{Leadership, Role};
 use crate::model::template;
 use crate::names;
 use crate::queue::Outcome;
-use crate::status::{change, wait};
+use crate::statuses::{Statuses, told};
 use crate::world::{Key, World};
 
 /// How often load is looked at.
@@ -40,8 +40,8 @@ pub struct Pools {
     pub board: Board,
     /// What each model asked for lately.
     pub scalers: Mutex<BTreeMap<String, Scaler>>,
-    /// When each pool's status was last written.
-    pub written: Mutex<BTreeMap<String, Instant>>,
+    /// What was told of each.
+    pub statuses: Statuses,
 }
 
 impl Pools {
@@ -55,7 +55,6 @@ impl Pools {
         }
         let found = self.world.pools.state();
         let Some(object) = found.iter().find(|pool| pool.name_any() == name) else {
-            self.written.lock().remove(name);
             return Ok(Outcome::Gone);
         };
         let valid = GpuPool::validate(object);
@@ -90,19 +89,12 @@ impl Pools {
                 .take(64)
                 .collect(),
         };
-        let new =
-            serde_json::to_value(status::status(&facts, Timestamp::now())).unwrap_or_default();
-        let old = serde_json::to_value(&object.status).unwrap_or_default();
-        let since = self.written.lock().get(name).map(Instant::elapsed);
-        if wait(change(&old, &new, status::MOVING), since) == Some(Duration::ZERO) {
-            match self.applier.status(&**object, "GpuPool", &new).await {
-                Err(error) if error.is_race() => return Ok(Outcome::Again(LOOK_EVERY)),
-                Err(ApplyError::NotLeading) => return Ok(Outcome::Quiet),
-                written => written?,
-            }
-            self.written.lock().insert(name.to_owned(), Instant::now());
-        }
-        Ok(Outcome::Again(LOOK_EVERY))
+        let new = status::status(&facts, Timestamp::now());
+        let written = self
+            .statuses
+            .tell(&self.applier, &**object, &object.status, &new)
+            .await;
+        told(written, LOOK_EVERY)
     }
 
     fn scale(&self, pool: &ValidGpuPool, served: &BTreeMap<String, Served>) {

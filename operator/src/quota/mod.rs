@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
-use parking_lot::Mutex;
 use weir_api::{TenantQuota, ValidTenantQuota, Validate as _};
 
 use self::status::{Facts, Keys};
@@ -16,7 +15,8 @@ use crate::apply::{Applier, ApplyError};
 use crate::gateways::Gateways;
 use crate::leader::{Leadership, Role};
 use crate::queue::Outcome;
-use crate::status::{MOVING_EVERY, change, wait};
+use crate::status::MOVING_EVERY;
+use crate::statuses::{Statuses, told};
 use crate::world::World;
 
 /// How often budgets and Secrets are looked at.
@@ -32,8 +32,8 @@ pub struct Quotas {
     pub applier: Applier,
     /// Whether this operator acts.
     pub leadership: Leadership,
-    /// When each quota's status was last written.
-    pub written: Mutex<BTreeMap<String, Instant>>,
+    /// What was told of each.
+    pub statuses: Statuses,
 }
 
 impl Quotas {
@@ -47,7 +47,6 @@ impl Quotas {
         }
         let found = self.world.quotas.state();
         let Some(object) = found.iter().find(|quota| quota.name_any() == name) else {
-            self.written.lock().remove(name);
             return Ok(Outcome::Gone);
         };
         let valid = TenantQuota::validate(object);
@@ -66,19 +65,12 @@ impl Quotas {
                 .map(|version| version.spec.model.as_str())
                 .collect(),
         };
-        let new =
-            serde_json::to_value(status::status(&facts, Timestamp::now())).unwrap_or_default();
-        let old = serde_json::to_value(&object.status).unwrap_or_default();
-        let since = self.written.lock().get(name).map(Instant::elapsed);
-        if wait(change(&old, &new, status::MOVING), since) == Some(Duration::ZERO) {
-            match self.applier.status(&**object, "TenantQuota", &new).await {
-                Err(error) if error.is_race() => return Ok(Outcome::Again(LOOK_EVERY)),
-                Err(ApplyError::NotLeading) => return Ok(Outcome::Quiet),
-                written => written?,
-            }
-            self.written.lock().insert(name.to_owned(), Instant::now());
-        }
-        Ok(Outcome::Again(LOOK_EVERY))
+        let new = status::status(&facts, Timestamp::now());
+        let written = self
+            .statuses
+            .tell(&self.applier, &**object, &object.status, &new)
+            .await;
+        told(written, LOOK_EVERY)
     }
 
     /// Which of the keys' hashes are there. Only their presence is looked at: the Secrets are the gateways'.

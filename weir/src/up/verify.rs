@@ -10,10 +10,10 @@ use weir_api::model_version::reasons;
 use weir_api::{ModelVersion, SignatureSource, ValidModelVersion};
 use weir_gateway::Reference;
 use weir_manifest::{
-    Digest, FileEntry, Placement, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest,
-    VersionClaim, open_verified,
+    Digest, Placement, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest, open_verified,
 };
 use weir_model::ModelText;
+use weir_operator::model::claim::claim;
 use weir_worker::{LoadPlan, PlanPlacement, PlanSignature, open_files};
 
 use super::catalog::Entry;
@@ -156,7 +156,7 @@ fn basis(entry: &Entry<ModelVersion>, dir: Option<&Path>, trust: &TrustPolicySpe
 fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Verdict {
     let policy = TrustPolicy::new(trust.clone())
         .map_err(|error| unverified("TrustPolicyInvalid", error.to_string()))?;
-    let claim = claim(valid)?;
+    let claim = claim(valid).map_err(|message| unverified("PathInvalid", message))?;
     let signature = match &valid.signature {
         SignatureSource::Bundle(text) => PlanSignature::Bundle(text.clone()),
         SignatureSource::File(name) => PlanSignature::File(name.clone()),
@@ -216,35 +216,6 @@ fn references_of(
         .map_err(|error| unusable(error.to_string()))?;
     let all = Reference::parse(&bytes).map_err(|error| unusable(error.to_string()))?;
     Ok(all.into())
-}
-
-fn claim(valid: &ValidModelVersion) -> Result<VersionClaim, Unverified> {
-    let manifest = &valid.manifest;
-    let mut files = Vec::with_capacity(manifest.files.len());
-    for file in &manifest.files {
-        let path = file
-            .path
-            .parse()
-            .map_err(|error| unverified("PathInvalid", format!("{}: {error}", file.path)))?;
-        files.push(FileEntry {
-            path,
-            sha256: Digest::from_bytes(file.sha256),
-            size: file.size,
-        });
-    }
-    Ok(VersionClaim {
-        model: valid.model.clone(),
-        version: valid.version,
-        files,
-        architecture: manifest.architecture.clone(),
-        precision: manifest.precision.as_str().to_owned(),
-        context_tokens: manifest.context_tokens,
-        request_schema: manifest.request_schema,
-        adapter_of: manifest
-            .adapter_of
-            .as_deref()
-            .and_then(|digest| digest.parse().ok()),
-    })
 }
 
 /// Everything but the weights, from the files that were verified.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use weir_api::model_version::{Stage, StatusStage, conditions, reasons};
+use weir_api::model_version::{StatusStage, conditions, reasons};
 use weir_api::{CONDITION_READY, ModelVersion, ModelVersionStatus};
 use weir_rollout::decide::VersionStatus;
 
@@ -129,28 +129,8 @@ fn version_ready(
             WorkerState::Up | WorkerState::Stopped => {}
         }
     }
-    match valid.stage {
-        Stage::Retired => {
-            return say(true, reasons::RETIRED, "is retired, as asked".to_owned());
-        }
-        Stage::Registered => {
-            return say(
-                true,
-                reasons::REGISTERED,
-                "is registered, as asked".to_owned(),
-            );
-        }
-        Stage::Shadow | Stage::Canary | Stage::Production => {}
-    }
-    if let Some(rejected) = rollout.and_then(|rollout| rollout.rejected.as_ref()) {
-        let message = format!(
-            "attempt {} ended with {}; change the object, or ask for a retry",
-            rejected.attempt, rejected.reason
-        );
-        return say(false, reasons::REJECTED, message);
-    }
-    if let Some(doing) = rollout.and_then(|rollout| rollout.progressing.as_ref()) {
-        return say(false, doing.reason, doing.message.clone());
+    if let Some(ready) = rollout::ready(valid.stage, rollout) {
+        return ready;
     }
     if stable.is_some_and(|stable| stable.version > valid.version) {
         let message = format!("a higher version serves {:?}", valid.model);
