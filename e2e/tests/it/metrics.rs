@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_e2e::prometheus::{MISSING, Prometheus, free_address, is_installed, promtool};
@@ -351,6 +352,8 @@ fn every_query_of_the_dashboard_has_data_from_a_quickstart_under_load() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 ask(&weir);
+                // The quickstart's quota lets 600 requests a minute in.
+                std::thread::sleep(Duration::from_millis(125));
             }
         });
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look_at(&prometheus)));

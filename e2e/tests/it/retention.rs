@@ -70,6 +70,10 @@ fn gone(store: &str) {
         (200, run.clone()),
         "its key is known"
     );
+    let Err(refused) = client.stream(&body("short", 12)) else {
+        unreachable!("a stream that would never say anything")
+    };
+    assert!(refused.to_string().contains("events_expired"), "{refused}");
     let usage = client.get("/usage").unwrap().body;
     assert_eq!(usage["consistent"], true, "{usage}");
     assert!(gateway.process.stop(60).unwrap().success());

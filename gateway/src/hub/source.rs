@@ -7,12 +7,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use weir_run::{RunId, Sequence};
+use weir_run::{Run, RunId, Sequence};
 use weir_store::fault::broken;
 use weir_store::{EventRecord, Store, StoreError};
 
 use super::live::Next;
 use super::{Frame, Hub, LiveRun};
+use crate::core::Core;
 
 /// Frames taken from a tail at once: bounds what a slow reader holds.
 const TAKE: usize = 16;
@@ -24,12 +25,22 @@ const ELSEWHERE: Duration = Duration::from_millis(50);
 const LONGEST_ELSEWHERE: Duration = Duration::from_millis(800);
 
 type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Reading = Pin<Box<dyn Future<Output = Result<Vec<EventRecord>, StoreError>> + Send>>;
+type Reading = Pin<Box<dyn Future<Output = Result<Stored, StoreError>> + Send>>;
+
+/// What the store has after a cursor.
+enum Stored {
+    Some(Vec<EventRecord>),
+    /// Nothing now; the run goes on.
+    NotYet,
+    /// Nothing, and nothing will come: the run is over, and what followed the cursor is no longer kept.
+    Gone,
+}
 
 /// Events of one run after a cursor; ends after the terminal event.
 pub(crate) struct EventSource {
     store: Arc<dyn Store>,
     hub: Arc<Hub>,
+    tenant: String,
     run: RunId,
     cursor: u64,
     live: Option<(Arc<LiveRun>, u64)>,
@@ -43,11 +54,12 @@ pub(crate) struct EventSource {
 }
 
 impl EventSource {
-    pub(crate) fn new(store: Arc<dyn Store>, hub: Arc<Hub>, run: RunId, after: u64) -> Self {
+    pub(crate) fn new(core: &Core, run: &Run, after: u64) -> Self {
         let mut source = Self {
-            store,
-            hub,
-            run,
+            store: Arc::clone(&core.store),
+            hub: Arc::clone(&core.hub),
+            tenant: run.tenant.clone(),
+            run: run.id,
             cursor: after,
             live: None,
             ready: VecDeque::new(),
@@ -76,9 +88,25 @@ impl EventSource {
 
     fn read(&mut self) {
         let (store, run, after) = (Arc::clone(&self.store), self.run, Sequence(self.cursor));
-        self.reading = Some(Box::pin(
-            async move { store.events(run, after, PAGE).await },
-        ));
+        let tenant = self.tenant.clone();
+        self.reading = Some(Box::pin(async move {
+            let records = store.events(run, after, PAGE).await?;
+            if !records.is_empty() {
+                return Ok(Stored::Some(records));
+            }
+            let row = store.run(&tenant, run).await?;
+            if row.is_some_and(|row| !row.status.is_terminal()) {
+                return Ok(Stored::NotYet);
+            }
+            // It may have ended between the two looks.
+            let records = store.events(run, after, PAGE).await?;
+            let is_gone = records.is_empty();
+            Ok(if is_gone {
+                Stored::Gone
+            } else {
+                Stored::Some(records)
+            })
+        }));
     }
 
     /// The next event; `None` after the terminal one.
@@ -109,8 +137,9 @@ impl EventSource {
                         self.done = true;
                         return Poll::Ready(Some(Err(error)));
                     }
-                    Ok(records) if records.is_empty() => self.nothing_stored(),
-                    Ok(records) => {
+                    Ok(Stored::Gone) => self.done = true,
+                    Ok(Stored::NotYet) => self.nothing_stored(),
+                    Ok(Stored::Some(records)) => {
                         self.patience = ELSEWHERE;
                         self.ready.extend(records.iter().map(Frame::from_record));
                     }

@@ -18,7 +18,7 @@ use crate::http::json::{Fields, parse_object};
 use crate::http::reply::{event_stream, json, name_run};
 use crate::http::route::Call;
 use crate::http::sse::{EventStream, Native};
-use crate::hub::EventSource;
+use crate::hub::{EventSource, check_kept};
 use crate::openai::idempotency_key;
 
 #[derive(Serialize)]
@@ -77,7 +77,8 @@ pub(crate) async fn inference(mut call: Call) -> ApiResult<Response<Body>> {
             .any(|w| w == b"text/event-stream")
     });
     let mut response = if wants_events {
-        let source = EventSource::new(core.store.clone(), core.hub.clone(), run.id, 0);
+        check_kept(&core, &run, 0).await?;
+        let source = EventSource::new(&core, &run, 0);
         let silence = core.config.keep_alive;
         event_stream(Body::stream(EventStream::new(
             source,

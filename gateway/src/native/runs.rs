@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use http::{Response, StatusCode};
 use serde::Serialize;
-use serde_json::json as value;
-use weir_protocol::error::ErrorCode;
 use weir_run::{Decision, FinishReason, Run, RunId, Sequence};
 use weir_store::fault::point;
 
@@ -16,7 +14,7 @@ use crate::http::body::Body;
 use crate::http::reply::{event_stream, json, name_run};
 use crate::http::route::Call;
 use crate::http::sse::{EventStream, Native};
-use crate::hub::EventSource;
+use crate::hub::{EventSource, check_kept};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -119,9 +117,9 @@ pub(crate) async fn cancel(call: &Call, id: &str) -> ApiResult<Response<Body>> {
 pub(crate) async fn events(call: &Call, id: &str) -> ApiResult<Response<Body>> {
     let after = after(call)?;
     let run = own_run(call, id).await?;
-    check_kept(call, &run, after).await?;
     let core = &call.core;
-    let source = EventSource::new(core.store.clone(), core.hub.clone(), run.id, after);
+    check_kept(core, &run, after).await?;
+    let source = EventSource::new(core, &run, after);
     let stream = if run.status.is_terminal() && after >= run.last_sequence.0 {
         Body::empty()
     } else {
@@ -153,37 +151,4 @@ fn after(call: &Call) -> ApiResult<u64> {
         Some(text) if !text.is_empty() => number(text, "last-event-id"),
         _ => Ok(0),
     }
-}
-
-/// Refuses a cursor whose next events are no longer kept, with the first one that is.
-async fn check_kept(call: &Call, run: &Run, after: u64) -> ApiResult<()> {
-    let may_be_gone = run.status.is_terminal()
-        && run.events_expire_at_ms <= now_ms()
-        && after < run.last_sequence.0;
-    if !may_be_gone {
-        return Ok(());
-    }
-    let store = &call.core.store;
-    let next = store.events(run.id, Sequence(after), 1).await?;
-    if next.first().is_some_and(|e| e.sequence.0 == after + 1) {
-        return Ok(());
-    }
-    let first = match next.first() {
-        Some(event) => Some(event.sequence),
-        None => store
-            .events(run.id, Sequence(0), 1)
-            .await?
-            .first()
-            .map(|event| event.sequence),
-    };
-    Err(ApiError::new(
-        ErrorCode::EventsExpired,
-        format!(
-            "events of this run were kept until {}; GET /runs/{} still tells how it ended",
-            rfc3339(run.events_expire_at_ms),
-            run.id
-        ),
-    )
-    .param("after")
-    .details(value!({"firstSequence": first, "lastSequence": run.last_sequence})))
 }

@@ -17,7 +17,7 @@ use crate::http::json::{Fields, parse_object};
 use crate::http::reply::{event_stream, name_run};
 use crate::http::route::Call;
 use crate::http::sse::{Attendance, EventStream};
-use crate::hub::EventSource;
+use crate::hub::{EventSource, check_kept};
 
 pub(crate) async fn chat(call: Call) -> ApiResult<Response<Body>> {
     serve(call, Kind::Chat).await
@@ -46,7 +46,7 @@ pub(crate) async fn serve_from(call: &Call, kind: Kind, bytes: &[u8]) -> ApiResu
     // A call with a key can be joined again; one without would run for nobody.
     let alone = request.request_key.is_some();
     let (run, leave) = admit(call, routed, request, alone).await?;
-    let events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, 0);
+    let events = EventSource::new(&core, &run, 0);
     let mut response = respond(&core, &run, presentation, events, leave).await?;
     name_run(&mut response, run.id, run.model_version);
     Ok(response)
@@ -60,6 +60,7 @@ async fn respond(
     mut leave: Leave,
 ) -> ApiResult<Response<Body>> {
     if presentation.stream {
+        check_kept(core, run, 0).await?;
         let chunks = Chunks::new(run, presentation);
         let silence = core.config.keep_alive;
         let stream = EventStream::new(events, chunks, leave, silence, &core.metrics);

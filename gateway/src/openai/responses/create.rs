@@ -16,7 +16,7 @@ use crate::http::json::{Fields, parse_object};
 use crate::http::reply::{event_stream, json, name_run};
 use crate::http::route::Call;
 use crate::http::sse::{Attendance, EventStream};
-use crate::hub::EventSource;
+use crate::hub::{EventSource, check_kept};
 
 pub(crate) async fn create(mut call: Call) -> ApiResult<Response<Body>> {
     let bytes = call.read_body().await?;
@@ -37,8 +37,9 @@ pub(crate) async fn create_from(call: &Call, bytes: &[u8]) -> ApiResult<Response
     let (record, stream) = (asked.record, asked.stream);
     let (run, mut leave) = admit(call, routed, asked.request, alone).await?;
     let core = &call.core;
-    let events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, 0);
+    let events = EventSource::new(core, &run, 0);
     let mut response = if stream {
+        check_kept(core, &run, 0).await?;
         let shape = Events::new(Story::of(&run, record), None);
         let silence = core.config.keep_alive;
         let stream = EventStream::new(events, shape, leave, silence, &core.metrics);

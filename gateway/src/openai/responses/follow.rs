@@ -86,7 +86,7 @@ pub(crate) async fn retrieve(call: &Call, id: &str) -> ApiResult<Response<Body>>
             tell(&*call.core.store, &run, record.clone()).await?;
         }
         let core = &call.core;
-        let events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, 0);
+        let events = EventSource::new(core, &run, 0);
         let shape = Events::new(Story::of(&run, record), after);
         let silence = core.config.keep_alive;
         let stream = EventStream::new(events, shape, (), silence, &core.metrics);
@@ -127,7 +127,7 @@ async fn end(call: &Call, run: Run) -> ApiResult<Run> {
         return Ok(run);
     }
     let after = run.last_sequence.0;
-    let mut events = EventSource::new(core.store.clone(), core.hub.clone(), run.id, after);
+    let mut events = EventSource::new(core, &run, after);
     core.end_soon(run.id, CANCELLED);
     let ended = async { while events.next().await.is_some_and(|frame| frame.is_ok()) {} };
     tokio::time::timeout(CANCEL_WITHIN, ended).await.ok();
