@@ -3,6 +3,8 @@
 //! Three layers, each more real and slower than the one before:
 //! [`ControlPlane`] is etcd and kube-apiserver on loopback, up in seconds, for everything that is about objects and their rules.
 //!
+//! Beside them are the programs that charts are rendered and judged with, which need no cluster.
+//!
 //! A test asks for a layer with [`layer`] and says that it was skipped where there is none; `cargo xtask e2e` and `cargo xtask test` build
 //! what is missing first and name the layers that must run in `WEIR_CLUSTER_LAYERS`, so that nothing is skipped in silence.
 
@@ -10,6 +12,7 @@ mod audit;
 mod binaries;
 mod certificates;
 mod control_plane;
+mod helm;
 mod kubectl;
 mod process;
 
@@ -19,6 +22,7 @@ pub use audit::{Audit, Call};
 pub use binaries::{Binaries, Layer, MODULES};
 pub use certificates::{Authority, Issued};
 pub use control_plane::ControlPlane;
+pub use helm::{Helm, objects};
 pub use kubectl::{Kubectl, Said};
 pub use process::Process;
 

@@ -1,11 +1,14 @@
-//! `cargo xtask crds`: custom resource definitions as YAML.
+//! `cargo xtask crds`: custom resource definitions as YAML, and what the chart has of them and of other files.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::repo;
+use crate::{chart, repo};
+
+/// Folders in which every file is generated.
+const GENERATED: &[&str] = &["crds", chart::DEFINITIONS, chart::COPIES];
 
 const HEADER: &str = "\
 # Generated from crates/api by `cargo xtask crds`. Do not edit: change the Rust type and run it again.
@@ -43,24 +46,28 @@ fn stale(files: &[(PathBuf, String)]) -> Vec<String> {
     let mut findings: Vec<String> = changed
         .map(|(path, _)| format!("{}: not fresh, run `cargo xtask crds`", path.display()))
         .collect();
-    let present = std::fs::read_dir(repo::root().join("crds"));
-    for entry in present.into_iter().flatten().flatten() {
-        let path = Path::new("crds").join(entry.file_name());
-        if !files.iter().any(|(known, _)| *known == path) {
-            findings.push(format!("{}: no kind makes it, delete it", path.display()));
+    for folder in GENERATED {
+        let present = std::fs::read_dir(repo::root().join(folder));
+        for entry in present.into_iter().flatten().flatten() {
+            let path = Path::new(folder).join(entry.file_name());
+            if !files.iter().any(|(known, _)| *known == path) {
+                findings.push(format!("{}: nothing makes it, delete it", path.display()));
+            }
         }
     }
     findings
 }
 
-/// Each definition with its path.
-pub(crate) fn rendered() -> Result<Vec<(PathBuf, String)>> {
-    let mut files = Vec::new();
+/// Each generated file: a path and its text.
+fn rendered() -> Result<Vec<(PathBuf, String)>> {
+    let mut files = vec![chart::reference()?];
+    files.extend(chart::copies()?);
     for crd in weir_api::crds() {
         let name = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
         let mut value = serde_json::to_value(&crd).context("cannot write a definition as JSON")?;
         whole_numbers(&mut value);
         let yaml = serde_yaml::to_string(&value).context("cannot write a definition as YAML")?;
+        files.push(chart::definition(&name, &mut value)?);
         files.push((Path::new("crds").join(name), format!("{HEADER}{yaml}")));
     }
     Ok(files)
@@ -100,15 +107,21 @@ mod tests {
     #[test]
     fn a_definition_that_differs_is_found() {
         let mut files = rendered().unwrap();
-        files[0].1.push_str("# drift\n");
-        assert_eq!(stale(&files).len(), 1);
+        for file in &mut files {
+            file.1.push_str("# drift\n");
+        }
+        assert_eq!(stale(&files).len(), files.len());
+        let all = files.len();
         files.pop();
-        assert_eq!(stale(&files).len(), 2);
+        assert_eq!(stale(&files).len(), all);
     }
 
     #[test]
     fn bounds_are_written_as_whole_numbers() {
         for (path, text) in rendered().unwrap() {
+            if !path.starts_with("crds") {
+                continue;
+            }
             assert!(!text.contains(".0\n"), "{}", path.display());
         }
     }

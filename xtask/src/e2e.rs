@@ -3,13 +3,15 @@
 use anyhow::{Context, Result, bail};
 use weir_e2e::cluster::{Binaries, ControlPlane, Layer};
 
-use crate::test;
+use crate::test::{self, Extent};
 
 const HELP: &str = "\
 cargo xtask e2e [--layer LAYER]      run the tests on a cluster: of one layer, or of all that can run here
 cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed, until Enter or Ctrl-C
 
   api     etcd and kube-apiserver (the default of `up`); needs Go
+  chart   Helm and the interpreter of Argo CD; needs Go
+  chart-full   the older Helm, kubeconform and kube-score; needs Go
 ";
 
 /// Runs the command.
@@ -18,7 +20,7 @@ pub(crate) fn run(options: &[&str]) -> Result<String> {
         ["up"] => up(Layer::Api),
         ["up", "--layer", name] => up(named(name)?),
         [] => {
-            let layers = ready();
+            let layers = ready(Extent::Full);
             test::cluster(&layers)
         }
         ["--layer", name] => {
@@ -35,7 +37,7 @@ fn named(name: &str) -> Result<Layer> {
 }
 
 /// The layers that can run here, after building what they need; says why of the others.
-pub(crate) fn ready() -> Vec<Layer> {
+pub(crate) fn ready(extent: Extent) -> Vec<Layer> {
     let can = |layer: &Layer| match Binaries::build(*layer) {
         Ok(_) => {
             println!("== layer \"{}\" of the cluster is built", layer.name());
@@ -49,7 +51,11 @@ pub(crate) fn ready() -> Vec<Layer> {
             false
         }
     };
-    [Layer::Api].into_iter().filter(can).collect()
+    let layers: &[Layer] = match extent {
+        Extent::Usual => &[Layer::Api, Layer::Chart],
+        Extent::Full => &[Layer::Api, Layer::Chart, Layer::ChartFull],
+    };
+    layers.iter().copied().filter(can).collect()
 }
 
 fn up(layer: Layer) -> Result<String> {

@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod chart;
 mod crds;
 mod deps;
 mod e2e;
@@ -22,7 +23,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   bench   measure: quickstart, gateway, store or all (bench --help for options)
-  crds    write crds/*.yaml from crates/api (--check: only compare)
+  crds    write crds/*.yaml from crates/api, and the chart's copies (--check: only compare)
   deps    check the edges between the workspace's crates
   e2e     run the tests on a Kubernetes cluster, or hold one up for people (e2e --help for options)
   tidy    check file lengths, TODOs and generated files

@@ -129,7 +129,7 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
             broken_build(&target().join("faults").display().to_string())
         })?;
     }
-    let layers = names(&crate::e2e::ready());
+    let layers = names(&crate::e2e::ready(extent));
     step("end-to-end tests", &|| {
         let settings = [
             ("WEIR_CLUSTER_LAYERS", layers.as_str()),

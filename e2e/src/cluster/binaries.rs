@@ -28,6 +28,11 @@ pub struct Module {
 const KUBERNETES_FLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
     -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
 
+/// What Helm takes for the cluster's version where it has none to ask.
+const HELM_FLAGS: &str = "-s -w \
+    -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36 \
+    -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36";
+
 /// Everything that can be built, in the order in which it is worth building.
 pub const MODULES: &[Module] = &[
     Module {
@@ -80,6 +85,26 @@ pub const MODULES: &[Module] = &[
         tags: "",
         programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
     },
+    Module {
+        folder: "charts",
+        ldflags: HELM_FLAGS,
+        tags: "",
+        programs: &[
+            ("helm", "helm.sh/helm/v4/cmd/helm"),
+            ("helm3", "helm.sh/helm/v3/cmd/helm"),
+            (
+                "kubeconform",
+                "github.com/yannh/kubeconform/cmd/kubeconform",
+            ),
+            ("glua", "github.com/yuin/gopher-lua/cmd/glua"),
+        ],
+    },
+    Module {
+        folder: "kube-score",
+        ldflags: "-s -w",
+        tags: "",
+        programs: &[("kube-score", "github.com/zegl/kube-score/cmd/kube-score")],
+    },
 ];
 
 /// How much of a cluster there is.
@@ -91,11 +116,21 @@ pub enum Layer {
     Node,
     /// Nodes and pods that are only pretended, by the thousand.
     Scale,
+    /// Helm and the interpreter of Argo CD: what charts and scripts mean, without a cluster.
+    Chart,
+    /// The older Helm, and what judges what a chart renders.
+    ChartFull,
 }
 
 impl Layer {
     /// All layers, the cheapest first.
-    pub const ALL: [Self; 3] = [Self::Api, Self::Node, Self::Scale];
+    pub const ALL: [Self; 5] = [
+        Self::Api,
+        Self::Node,
+        Self::Scale,
+        Self::Chart,
+        Self::ChartFull,
+    ];
 
     /// Its name in the command line and in `WEIR_CLUSTER_LAYERS`.
     pub const fn name(self) -> &'static str {
@@ -103,6 +138,8 @@ impl Layer {
             Self::Api => "api",
             Self::Node => "node",
             Self::Scale => "scale",
+            Self::Chart => "chart",
+            Self::ChartFull => "chart-full",
         }
     }
 
@@ -136,6 +173,8 @@ impl Layer {
                 "kube-scheduler",
                 "kwok",
             ],
+            Self::Chart => &["helm", "glua"],
+            Self::ChartFull => &["helm", "helm3", "kubeconform", "kube-score"],
         }
     }
 }

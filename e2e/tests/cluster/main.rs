@@ -7,6 +7,8 @@
 )]
 
 mod admission;
+mod chart;
+mod chart_full;
 mod definitions;
 mod operator;
 mod people;
