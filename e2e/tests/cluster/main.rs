@@ -15,6 +15,7 @@ mod people;
 mod permissions;
 mod plane;
 mod refusals;
+mod release;
 mod rules;
 mod stage;
 mod steps;
