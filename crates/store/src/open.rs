@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::embedded::Embedded;
 use crate::kv::{self, Batch, Kv};
@@ -144,6 +145,9 @@ fn unreadable(folder: &Path, error: &ReadError) -> StoreError {
     }
 }
 
+/// A process that was forked while the folder was open holds the lock too, until it has become another program.
+const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+
 /// Held as long as the file is open; the kernel gives it back when the process dies, however it dies.
 fn lock(folder: &Path) -> Result<File, StoreError> {
     let path = folder.join("lock");
@@ -157,12 +161,20 @@ fn lock(folder: &Path) -> Result<File, StoreError> {
         .write(true)
         .open(&path)
         .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked {
-            path: folder.display().to_string(),
-        }),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(StoreError::Locked {
+                    path: folder.display().to_string(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
     }
 }
 
