@@ -211,7 +211,8 @@ impl Forward<'_> {
             width,
             key_col: heads,
         };
-        self.cache.write(self.pool, index, places, qkv, columns);
+        self.cache
+            .write((kernels, &mut *self.pool), index, places, qkv, columns);
     }
 
     fn feed_forward(&mut self, layer: &Layer, tokens: usize) {

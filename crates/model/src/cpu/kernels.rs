@@ -98,6 +98,7 @@ pub(crate) struct Kernels {
     exp_sum: unsafe fn(&[f32], f32, f32) -> f64,
     exp_all: unsafe fn(&mut [f32], f32, f32),
     best: unsafe fn(&[f32]) -> Option<usize>,
+    round_i8: unsafe fn(&[f32], &mut [i8]) -> f32,
     round_row: unsafe fn(&[f32], &RowPlace),
     pack_int8: unsafe fn(&[f32], usize, &mut PanelMut<'_>),
     pack_int4: unsafe fn(&[f32], usize, &mut PanelMut<'_>),
@@ -209,6 +210,13 @@ macro_rules! compile {
             /// # Safety
             /// As the kernel's.
             $(#[target_feature(enable = $features)])?
+            unsafe fn round_i8(x: &[f32], out: &mut [i8]) -> f32 {
+                // SAFETY: the caller's.
+                unsafe { rows::round_i8::<$lanes>(x, out) }
+            }
+            /// # Safety
+            /// As the kernel's.
+            $(#[target_feature(enable = $features)])?
             unsafe fn round_row(x: &[f32], to: &RowPlace) {
                 // SAFETY: the caller's.
                 unsafe { quant::pack::round_row::<$lanes>(x, to) };
@@ -243,6 +251,7 @@ macro_rules! compile {
                 exp_sum,
                 exp_all,
                 best,
+                round_i8,
                 round_row,
                 pack_int8,
                 pack_int4,
@@ -343,6 +352,13 @@ impl Kernels {
     pub(crate) fn exp_sum(&self, x: &[f32], best: f32, scale: f32) -> f64 {
         // SAFETY: the table is only made for a machine that has the instructions.
         unsafe { (self.exp_sum)(x, best, scale) }
+    }
+
+    /// See [`rows::round_i8`].
+    pub(crate) fn round_i8(&self, x: &[f32], out: &mut [i8]) -> f32 {
+        assert_eq!(x.len(), out.len(), "as many of both");
+        // SAFETY: the table is only made for a machine that has the instructions.
+        unsafe { (self.round_i8)(x, out) }
     }
 
     /// See [`rows::best`].

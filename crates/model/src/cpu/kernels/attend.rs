@@ -259,7 +259,9 @@ unsafe fn score<V: Lanes, C: Cell, const Q: usize>(
                 most[q].write(most[q].assume_init().max(score));
             }
         }
-        std::array::from_fn(|q| {
+        // A loop, not `array::from_fn`: in a closure that is not inlined every vector instruction is a call.
+        let mut merged = [(0.0, 0.0); Q];
+        for q in 0..Q {
             let best = most[q].assume_init().max_lane();
             let mut sum = V::splat(0.0);
             // A maximum of nothing: every probability is to be zero, not a difference of infinities.
@@ -275,8 +277,9 @@ unsafe fn score<V: Lanes, C: Cell, const Q: usize>(
             }
             let (old, new) = factors::<V>(&mut running.best[q], best);
             running.sum[q] = sum.sum().mul_add(new, running.sum[q] * old);
-            (old, new)
-        })
+            merged[q] = (old, new);
+        }
+        merged
     }
 }
 

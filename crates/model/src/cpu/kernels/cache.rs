@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use super::Kernels;
+use super::attend::HEAD_DIM_MAX;
 use super::lanes::LANES;
 use crate::cpu::KvType;
 use crate::cpu::pool::Pool;
@@ -172,7 +174,7 @@ impl KvCache {
     /// values right behind them. Places are all different.
     pub(crate) fn write(
         &mut self,
-        pool: &mut Pool,
+        (kernels, pool): (&Kernels, &mut Pool),
         layer: usize,
         places: &[KvPlace],
         rows: &[f32],
@@ -205,7 +207,7 @@ impl KvCache {
             }
             Store::Int8(pair) => {
                 let cells = pair.layer_mut(&shape, layer);
-                write_scaled(pool, &shape, cells, &mut scales, from);
+                write_scaled((kernels, pool), &shape, cells, &mut scales, from);
             }
         }
     }
@@ -253,12 +255,12 @@ fn for_heads(pool: &mut Pool, shape: &KvShape, (places, rows, columns): From<'_>
 /// # Safety
 /// The place is inside the layer, and nobody else writes or reads it.
 #[inline(always)]
-unsafe fn put<C: Copy>(
+unsafe fn put<T: Copy, C: Copy>(
     shape: &KvShape,
     (keys, values): (*mut C, *mut C),
     place: usize,
-    (key, value): (&[f32], &[f32]),
-    convert: &(impl Fn(f32) -> C, impl Fn(f32) -> C),
+    (key, value): (&[T], &[T]),
+    convert: impl Fn(T) -> C,
 ) {
     let padded = shape.head_dim.next_multiple_of(LANES);
     // SAFETY: the caller's; coordinates are inside their bounds.
@@ -266,8 +268,8 @@ unsafe fn put<C: Copy>(
         let keys = keys.add(place / LANES * LANES * shape.head_dim + place % LANES);
         let values = values.add(place * padded);
         for (d, (&key, &value)) in key.iter().zip(value).enumerate() {
-            keys.add(d * LANES).write((convert.0)(key));
-            values.add(d).write((convert.1)(value));
+            keys.add(d * LANES).write(convert(key));
+            values.add(d).write(convert(value));
         }
     }
 }
@@ -284,14 +286,14 @@ fn write<C: Copy + Send + Sync>(
         // SAFETY: inside the layer's cells as checked; no other token has this place.
         unsafe {
             let cells = (keys.get(), values.get());
-            put(shape, cells, place, (key, value), &(&convert, &convert));
+            put(shape, cells, place, (key, value), &convert);
         }
     });
 }
 
 /// Rounds each key and each value to eight bits with a scale of its own.
 fn write_scaled(
-    pool: &mut Pool,
+    (kernels, pool): (&Kernels, &mut Pool),
     shape: &KvShape,
     (keys, values): (&mut [i8], &mut [i8]),
     scales: &mut (&mut [f32], &mut [f32]),
@@ -300,28 +302,16 @@ fn write_scaled(
     let cells = (super::Shared::of(keys), super::Shared::of(values));
     let scales = (super::Shared::of(scales.0), super::Shared::of(scales.1));
     for_heads(pool, shape, from, &|place, key, value| {
-        let (key_scale, value_scale) = (scale_of(key), scale_of(value));
-        let round = |scale: f32| {
-            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-            move |x: f32| (x * inverse).round_ties_even() as i8
-        };
+        let mut rounded = ([0; HEAD_DIM_MAX], [0; HEAD_DIM_MAX]);
+        let rounded = (&mut rounded.0[..key.len()], &mut rounded.1[..key.len()]);
         // SAFETY: inside the layer's cells and scales as checked; no other token has this place.
         unsafe {
+            let key_scale = kernels.round_i8(key, rounded.0);
+            let value_scale = kernels.round_i8(value, rounded.1);
             scales.0.get().add(place).write(key_scale);
             scales.1.get().add(place).write(value_scale);
             let cells = (cells.0.get(), cells.1.get());
-            let convert = (round(key_scale), round(value_scale));
-            put(shape, cells, place, (key, value), &convert);
+            put(shape, cells, place, (rounded.0, rounded.1), |x| x);
         }
     });
-}
-
-/// The scale that brings the largest number to 127; not a number where one of them is none.
-fn scale_of(x: &[f32]) -> f32 {
-    let (mut most, mut poison) = (0f32, 0f32);
-    for &x in x {
-        most = if x.abs() > most { x.abs() } else { most };
-        poison += x * 0.0;
-    }
-    (if most < 1e-30 { 0.0 } else { most / 127.0 }) + poison
 }

@@ -171,6 +171,40 @@ unsafe fn weight<V: Lanes>(x: V, best: f32, scale: f32) -> V {
     unsafe { exp(x.sub(V::splat(best)).mul(V::splat(scale))) }
 }
 
+/// Rounds to eight bits: `x` is about the result times `out`. The result is not a number where one of them is none.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn round_i8<V: Lanes>(x: &[f32], out: &mut [i8]) -> f32 {
+    debug_assert_eq!(x.len(), out.len());
+    // SAFETY: the caller's; whole groups go straight to `out`, the last one through a buffer.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (mut most, mut poison) = (zero, zero);
+        each::<V>(x, 0.0, |x| {
+            most = most.max(x).max(zero.sub(x));
+            poison = x.mul_add(zero, poison);
+        });
+        let most = most.max_lane();
+        // Below this the inverse would not be finite; so little counts as nothing.
+        let inverse = V::splat(if most < 1e-30 { 0.0 } else { 127.0 / most });
+        let (groups, rest) = x.as_chunks::<LANES>();
+        for (at, group) in groups.iter().enumerate() {
+            let rounded = V::load(group.as_ptr()).mul(inverse).round();
+            rounded.store_i8(out.as_mut_ptr().add(at * LANES));
+        }
+        if !rest.is_empty() {
+            let (mut group, mut bytes) = ([0f32; LANES], [0i8; LANES]);
+            group[..rest.len()].copy_from_slice(rest);
+            let rounded = V::load(group.as_ptr()).mul(inverse).round();
+            rounded.store_i8(bytes.as_mut_ptr());
+            out[groups.len() * LANES..].copy_from_slice(&bytes[..rest.len()]);
+        }
+        most / 127.0 + poison.sum()
+    }
+}
+
 /// Index of the first of the largest; `None` where one of them is not a number, or is infinitely large.
 ///
 /// # Safety

@@ -147,6 +147,11 @@ proptest! {
             kernels.exp_all(&mut weights, best, 1.5);
             let sum = kernels.exp_sum(&x, best, 1.5);
             let first = x.iter().position(|x| *x >= best);
+            let mut rounded = vec![0i8; length];
+            let scale = kernels.round_i8(&x, &mut rounded);
+            for (x, rounded) in x.iter().zip(&rounded) {
+                prop_assert!((x - f32::from(*rounded) * scale).abs() <= scale * 0.5001);
+            }
             prop_assert_eq!(kernels.best(&x), first);
             for at in 0..length {
                 let (x, weight) = (f64::from(x[at]), f64::from(weight[at]));
@@ -155,7 +160,7 @@ proptest! {
                 prop_assert!((f64::from(weights[at]) - ((x - f64::from(best)) * 1.5).exp()).abs() < 1e-6);
             }
             prop_assert!((sum / exact_sum - 1.0).abs() < 1e-5);
-            results.push((normed, gated, weights, sum.to_bits()));
+            results.push((normed, gated, weights, sum.to_bits(), rounded, scale.to_bits()));
         }
         prop_assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
     }

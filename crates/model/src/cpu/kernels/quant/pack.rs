@@ -10,14 +10,20 @@ const TINY: f32 = 1e-30;
 /// The sixty-four numbers of a group, filled up with zeros.
 #[inline(always)]
 unsafe fn group<V: Lanes>(x: &[f32]) -> [V; GROUP / LANES] {
+    let mut all = [0f32; GROUP];
+    let from = if x.len() == GROUP {
+        x.as_ptr()
+    } else {
+        all[..x.len()].copy_from_slice(x);
+        all.as_ptr()
+    };
     // SAFETY: the caller's; sixteen elements at each place.
     unsafe {
-        if x.len() == GROUP {
-            return std::array::from_fn(|at| V::load(x.as_ptr().add(at * LANES)));
+        let mut lanes = [V::splat(0.0); GROUP / LANES];
+        for (at, lanes) in lanes.iter_mut().enumerate() {
+            *lanes = V::load(from.add(at * LANES));
         }
-        let mut all = [0f32; GROUP];
-        all[..x.len()].copy_from_slice(x);
-        std::array::from_fn(|at| V::load(all.as_ptr().add(at * LANES)))
+        lanes
     }
 }
 

@@ -41,7 +41,13 @@ fn cached(kind: KvType, positions: usize, head_dim: usize, seed: u32) -> Cached 
     let rows = numbers(positions * width, seed);
     let mut cache = KvCache::new(shape);
     let columns = Columns { width, key_col: 0 };
-    cache.write(&mut Pool::new(2).unwrap(), 0, &places, &rows, columns);
+    cache.write(
+        (&levels()[0], &mut Pool::new(2).unwrap()),
+        0,
+        &places,
+        &rows,
+        columns,
+    );
     Cached {
         cache,
         table,
