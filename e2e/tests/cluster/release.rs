@@ -2,7 +2,7 @@
 //! tests are run by hand, as the accounts that the chart gives them.
 
 use serde_json::{Value, json};
-use weir_e2e::cluster::{ControlPlane, Kubectl};
+use weir_e2e::cluster::{ControlPlane, Helm, Kubectl};
 
 use crate::chart::helm;
 use crate::plane::{example, own, set_status};
@@ -53,14 +53,38 @@ fn child(kind: &str, version: &str, more: &Value) -> Value {
     object
 }
 
-#[test]
-fn a_release_is_installed_upgraded_and_uninstalled_and_leaves_what_is_the_users() {
-    let test = "a release on an API server";
-    let (Some(helm), Some(plane)) = (helm(test), own(test)) else {
-        return;
-    };
-    let helm = helm.on(&plane.kubeconfig());
-    let kubectl = plane.kubectl();
+/// What the operator would have made of a version.
+fn make_children(kubectl: &Kubectl) {
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let pod = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "w", "image": "w"}]}});
+    for object in [
+        child(
+            "Deployment",
+            "apps/v1",
+            &json!({"spec": {"selector": selector, "template": pod}}),
+        ),
+        child("ConfigMap", "v1", &json!({})),
+        child(
+            "Service",
+            "v1",
+            &json!({"spec": {"clusterIP": "None", "selector": {"a": "b"}}}),
+        ),
+        child(
+            "NetworkPolicy",
+            "networking.k8s.io/v1",
+            &json!({"spec": {"podSelector": selector}}),
+        ),
+        child(
+            "PodDisruptionBudget",
+            "policy/v1",
+            &json!({"spec": {"maxUnavailable": 1, "selector": selector}}),
+        ),
+    ] {
+        kubectl.apply("weir-operator", &object).unwrap();
+    }
+}
+
+fn install(helm: &Helm, kubectl: &Kubectl) {
     let release = ["weir", "charts/weir", "--namespace", SPACE];
     helm.run(
         &[
@@ -82,6 +106,18 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_leaves_what_is_the_users(
             ])
             .unwrap();
     }
+}
+
+#[test]
+fn a_release_is_installed_upgraded_and_uninstalled_and_leaves_what_is_the_users() {
+    let test = "a release on an API server";
+    let (Some(helm), Some(plane)) = (helm(test), own(test)) else {
+        return;
+    };
+    let helm = helm.on(&plane.kubeconfig());
+    let kubectl = plane.kubectl();
+    let release = ["weir", "charts/weir", "--namespace", SPACE];
+    install(&helm, kubectl);
     // What people have.
     kubectl
         .apply("people", &example("model.yaml", SPACE))
@@ -111,34 +147,7 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_leaves_what_is_the_users(
         .unwrap();
     assert_eq!(secret(), password, "another password than the volume's");
     assert!(exists(&plane, "hpa/weir-gateway") && exists(&plane, "configmap/weir-dashboard"));
-    // What the operator would have made.
-    let selector = json!({"matchLabels": {"a": "b"}});
-    let pod = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "w", "image": "w"}]}});
-    for object in [
-        child(
-            "Deployment",
-            "apps/v1",
-            &json!({"spec": {"selector": selector, "template": pod}}),
-        ),
-        child("ConfigMap", "v1", &json!({})),
-        child(
-            "Service",
-            "v1",
-            &json!({"spec": {"clusterIP": "None", "selector": {"a": "b"}}}),
-        ),
-        child(
-            "NetworkPolicy",
-            "networking.k8s.io/v1",
-            &json!({"spec": {"podSelector": selector}}),
-        ),
-        child(
-            "PodDisruptionBudget",
-            "policy/v1",
-            &json!({"spec": {"maxUnavailable": 1, "selector": selector}}),
-        ),
-    ] {
-        kubectl.apply("weir-operator", &object).unwrap();
-    }
+    make_children(kubectl);
     uninstall(&plane, &helm.render(&[]).unwrap());
     helm.run(&["uninstall", "weir", "--namespace", SPACE, "--no-hooks"])
         .unwrap();
