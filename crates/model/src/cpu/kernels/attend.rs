@@ -1,9 +1,8 @@
 //! Attention of a few queries over one key and value head, through a block table.
 //!
 //! Positions go by in chunks that begin at multiples of [`CHUNK`]: all scores of a chunk, its maximum, its probabilities and their sum,
-//! then the values with the accumulators in registers. Chunks are merged in order (online softmax, arXiv 1805.02867). A query's
-//! result depends on its position and on what is cached, not on how tokens came in, on block size, or on whether
-//! the chunks were computed by one thread or by several.
+//! then the values with the accumulators in registers. Chunks are merged in order (online softmax, arXiv 1805.02867). A query's result
+//! depends on its position and on what is cached, not on how tokens came in, on block size, or on how many threads computed the chunks.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
