@@ -7,6 +7,7 @@
 )]
 
 mod admission;
+mod argocd;
 mod chart;
 mod chart_full;
 mod definitions;
