@@ -1,7 +1,8 @@
 //! A Kubernetes cluster of a test's own, from programs that the repository pins (`xtask/cluster`) and builds once a version.
 //!
 //! Three layers, each more real and slower than the one before:
-//! [`ControlPlane`] is etcd and kube-apiserver on loopback, up in seconds, for everything that is about objects and their rules.
+//! [`ControlPlane`] is etcd and kube-apiserver on loopback, up in seconds, for everything that is about objects and their rules;
+//! [`Node`] adds controllers, scheduler, kubelet, containerd, kube-proxy and `CoreDNS` in namespaces of their own, and runs real pods.
 //!
 //! Beside them are the programs that charts are rendered and judged with, which need no cluster.
 //!
@@ -13,8 +14,11 @@ mod binaries;
 mod certificates;
 mod control_plane;
 mod helm;
+mod images;
 mod kubectl;
+mod node;
 mod process;
+mod tools;
 
 use anyhow::Result;
 
@@ -23,8 +27,11 @@ pub use binaries::{Binaries, Layer, MODULES};
 pub use certificates::{Authority, Issued};
 pub use control_plane::ControlPlane;
 pub use helm::{Helm, objects};
+pub use images::{Images, image_name, programs};
 pub use kubectl::{Kubectl, Said};
+pub use node::Node;
 pub use process::Process;
+pub use tools::missing as missing_packages;
 
 /// The programs of a layer; `None`, after a line that says so, where it cannot run on this machine and need not.
 ///
@@ -41,7 +48,7 @@ pub fn layer(layer: Layer, test: &str) -> Result<Option<Binaries>> {
         );
         return Ok(None);
     }
-    match Binaries::find(layer) {
+    match Binaries::find(layer).and_then(|found| layer.check().map(|()| found)) {
         Ok(binaries) => Ok(Some(binaries)),
         Err(error) if required => {
             Err(error.context(format!("{test} must run on layer \"{}\"", layer.name())))

@@ -1,17 +1,24 @@
 //! `cargo xtask e2e`: builds a Kubernetes cluster from pinned programs, and runs the tests on it or holds it up for people.
 
-use anyhow::{Context, Result, bail};
-use weir_e2e::cluster::{Binaries, ControlPlane, Layer};
+use anyhow::{Context, Result, bail, ensure};
+use weir_e2e::cluster::{
+    Binaries, ControlPlane, Images, Layer, Node, image_name, missing_packages, programs,
+};
 
 use crate::test::{self, Extent};
 
+/// What there is an image of.
+const PARTS: [&str; 3] = ["operator", "gateway", "worker"];
 const HELP: &str = "\
-cargo xtask e2e [--layer LAYER]      run the tests on a cluster: of one layer, or of all that can run here
-cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed, until Enter or Ctrl-C
+cargo xtask e2e                      run the tests of every layer that can run here
+cargo xtask e2e --layer LAYER        run the tests of one layer
+cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed, until Enter or Ctrl-C; the API server alone where no
+                                     layer is named
 
   api     etcd and kube-apiserver (the default of `up`); needs Go
   chart   Helm and the interpreter of Argo CD; needs Go
   chart-full   the older Helm, kubeconform and kube-score; needs Go
+  node    real pods, from images made of the three Dockerfiles; needs Go, root and Debian (packages are installed)
 ";
 
 /// Runs the command.
@@ -25,7 +32,7 @@ pub(crate) fn run(options: &[&str]) -> Result<String> {
         }
         ["--layer", name] => {
             let layer = named(name)?;
-            Binaries::build(layer)?;
+            prepare(layer)?;
             test::cluster(&[layer])
         }
         _ => bail!("{HELP}"),
@@ -33,12 +40,44 @@ pub(crate) fn run(options: &[&str]) -> Result<String> {
 }
 
 fn named(name: &str) -> Result<Layer> {
-    Layer::named(name).with_context(|| format!("no layer \"{name}\"\n{HELP}"))
+    let layer = Layer::named(name).filter(|layer| *layer != Layer::Scale);
+    layer.with_context(|| format!("no layer \"{name}\"\n{HELP}"))
+}
+
+/// Installs and builds what a layer needs.
+fn prepare(layer: Layer) -> Result<Binaries> {
+    if layer == Layer::Node {
+        packages()?;
+    }
+    layer.check()?;
+    Binaries::build(layer)
+}
+
+/// Installs what a node needs of Debian.
+fn packages() -> Result<()> {
+    let missing = missing_packages();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let install = format!(
+        "apt-get install -y --no-install-recommends {}",
+        missing.join(" ")
+    );
+    println!("== installing for a node ({install})");
+    let status = std::process::Command::new("sh")
+        .args([
+            "-c",
+            &format!("{install} >/dev/null || (apt-get update >/dev/null && {install} >/dev/null)"),
+        ])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .status()?;
+    ensure!(status.success(), "as root run {install}");
+    Ok(())
 }
 
 /// The layers that can run here, after building what they need; says why of the others.
 pub(crate) fn ready(extent: Extent) -> Vec<Layer> {
-    let can = |layer: &Layer| match Binaries::build(*layer) {
+    let can = |layer: &Layer| match prepare(*layer) {
         Ok(_) => {
             println!("== layer \"{}\" of the cluster is built", layer.name());
             true
@@ -51,16 +90,39 @@ pub(crate) fn ready(extent: Extent) -> Vec<Layer> {
             false
         }
     };
+    // The programs of a node take more than six minutes to build on a cold machine.
     let layers: &[Layer] = match extent {
         Extent::Usual => &[Layer::Api, Layer::Chart],
-        Extent::Full => &[Layer::Api, Layer::Chart, Layer::ChartFull],
+        Extent::Full => &[Layer::Api, Layer::Chart, Layer::ChartFull, Layer::Node],
     };
     layers.iter().copied().filter(can).collect()
 }
 
 fn up(layer: Layer) -> Result<String> {
-    let binaries = Binaries::build(layer)?;
-    let plane = ControlPlane::start(&binaries)?;
+    let binaries = prepare(layer)?;
+    if layer == Layer::Node {
+        let images = weir_images()?;
+        let node = Node::start(&binaries, &images)?;
+        println!("# Images: {}", PARTS.map(image_name).join(", "));
+        let process = node.process().context("the cluster is gone")?;
+        println!("# Its addresses are reached from a shell in its network:");
+        println!("nsenter --net --target {process} \"$SHELL\"");
+        return hold(&binaries, node.plane());
+    }
+    hold(&binaries, &ControlPlane::start(&binaries)?)
+}
+
+/// The images of operator, gateway and worker.
+fn weir_images() -> Result<Images> {
+    let programs = programs()?;
+    let mut images = Images::new()?;
+    for part in PARTS {
+        images.weir(part, &programs)?;
+    }
+    Ok(images)
+}
+
+fn hold(binaries: &Binaries, plane: &ControlPlane) -> Result<String> {
     plane.apply_crds()?;
     let kubectl = binaries.path("kubectl")?;
     println!("export KUBECONFIG={}", plane.kubeconfig().display());

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
+use super::tools;
 use crate::repository;
 
 /// A Go module under `xtask/cluster` that pins programs.
@@ -146,6 +147,17 @@ impl Layer {
     /// The layer of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|layer| layer.name() == name)
+    }
+
+    /// Whether the machine has what the layer needs beside its programs.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::Node => tools::check(),
+            Self::Api | Self::Chart | Self::ChartFull | Self::Scale => Ok(()),
+        }
     }
 
     /// The programs it needs.

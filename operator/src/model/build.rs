@@ -274,7 +274,8 @@ fn container(meta: &Meta<'_>, pool: &ValidGpuPool, mounts: &[Value]) -> Value {
     let probe = |path: &str, period: u32, failures: u32| {
         json!({
             "httpGet": {"path": path, "port": "admin"},
-            "periodSeconds": period, "failureThreshold": failures,
+            // The usual second is less than a busy node may need to give a worker its turn.
+            "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5,
         })
     };
     json!({
