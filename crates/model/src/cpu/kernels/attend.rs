@@ -126,19 +126,17 @@ type Probabilities<const Q: usize> = [[MaybeUninit<f32>; CHUNK]; Q];
 pub(super) unsafe fn attend<V: Lanes, C: Cell>(args: &AttendArgs<'_, C>, queries: &[Query]) {
     // SAFETY: the caller's.
     unsafe {
-        match (V::WIDE, queries.len()) {
-            (_, 1) => attend_some::<V, C, 1>(args, queries),
-            (_, 2) => attend_some::<V, C, 2>(args, queries),
-            (true, 3) => attend_some::<V, C, 3>(args, queries),
-            (_, 3 | 4) => attend_some::<V, C, 4>(args, queries),
-            (true, 5..=7) => attend_some::<V, C, 7>(args, queries),
-            (true, 8) => attend_some::<V, C, 8>(args, queries),
-            (true, 9..=12) => attend_some::<V, C, 12>(args, queries),
-            (true, _) => attend_some::<V, C, QUERIES_MAX>(args, queries),
-            (false, _) => {
-                let (left, right) = queries.split_at(4);
-                attend_some::<V, C, 4>(args, left);
-                attend::<V, C>(args, right);
+        // Not by recursion, which would lose the instructions of the function around it.
+        for queries in queries.chunks(if V::WIDE { QUERIES_MAX } else { 4 }) {
+            match (V::WIDE, queries.len()) {
+                (_, 1) => attend_some::<V, C, 1>(args, queries),
+                (_, 2) => attend_some::<V, C, 2>(args, queries),
+                (true, 3) => attend_some::<V, C, 3>(args, queries),
+                (false, _) | (_, 4) => attend_some::<V, C, 4>(args, queries),
+                (true, 5..=7) => attend_some::<V, C, 7>(args, queries),
+                (true, 8) => attend_some::<V, C, 8>(args, queries),
+                (true, 9..=12) => attend_some::<V, C, 12>(args, queries),
+                (true, _) => attend_some::<V, C, QUERIES_MAX>(args, queries),
             }
         }
     }

@@ -14,6 +14,13 @@ use crate::weights::{TensorFiles, WeightType};
 /// Every level this machine can run.
 fn levels() -> Vec<Kernels> {
     let all = [Level::Plain, Level::Avx2, Level::Avx512, Level::Amx];
+    if Level::detect() < Level::Amx {
+        let best = Level::detect();
+        let _ = writeln!(
+            std::io::stderr(),
+            "AMX is not tested: the machine has {best:?}"
+        );
+    }
     all.into_iter()
         .filter(|level| *level <= Level::detect())
         .map(Kernels::at_most)

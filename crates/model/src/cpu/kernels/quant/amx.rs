@@ -11,9 +11,9 @@ pub(in crate::cpu::kernels) use kernels::{has, int4, int8};
 mod kernels {
     use std::arch::asm;
     use std::arch::x86_64::{
-        __cpuid_count, __m512, _mm512_and_si512, _mm512_cvtepi32_ps, _mm512_fmadd_ps,
-        _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_ps,
-        _mm512_setzero_ps, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_storeu_si512,
+        __cpuid_count, _mm512_and_si512, _mm512_cvtepi32_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+        _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_srli_epi16, _mm512_storeu_ps, _mm512_storeu_si512,
     };
     use std::cell::RefCell;
     use std::ops::Range;
@@ -81,8 +81,18 @@ mod kernels {
     #[repr(C, align(64))]
     struct Sums([[i32; PANEL]; TILE]);
 
+    /// A tile's results so far: (16 tokens, 16 outputs).
+    #[repr(C, align(64))]
+    struct Values([[f32; PANEL]; TILE]);
+
+    /// Panels that share the loading of activations.
+    const PAIR: usize = 2;
+
+    /// Groups between the sums' way out of the tiles and their use: a load waits long for what a tile has just stored.
+    const DELAY: usize = 2;
+
     thread_local! {
-        /// A panel's weights as bytes.
+        /// Two panels' weights as bytes.
         static UNPACKED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -96,9 +106,15 @@ mod kernels {
                 return vnni::int8(args, panels);
             }
             configure();
-            for panel in panels {
+            let mut panel = panels.start;
+            while panel < panels.end {
                 let weights = args.weights.add(panel * args.groups * GROUP_BYTES_8);
-                tiles::<false>(args, panel, weights);
+                if panel + PAIR <= panels.end {
+                    tiles::<false, PAIR>(args, panel, weights);
+                } else {
+                    tiles::<false, 1>(args, panel, weights);
+                }
+                panel += PAIR;
             }
             release();
         }
@@ -115,21 +131,29 @@ mod kernels {
             }
         }
         UNPACKED.with_borrow_mut(|lines| {
-            let need = args.groups * GROUP_BYTES_8 / size_of::<Line>();
+            let need = PAIR * args.groups * GROUP_BYTES_8 / size_of::<Line>();
             if lines.len() < need {
                 lines.resize(need, Line([0; 64]));
             }
             let bytes = lines.as_mut_ptr().cast::<u8>();
-            // SAFETY: the caller's; the lines hold a panel.
+            // SAFETY: the caller's; the lines hold two panels.
             unsafe {
                 configure();
-                for panel in panels {
-                    for group in 0..args.groups {
-                        let index = panel * args.groups + group;
-                        let from = args.weights.add(index * GROUP_BYTES_4);
+                let mut panel = panels.start;
+                while panel < panels.end {
+                    let count = PAIR.min(panels.end - panel);
+                    // Panels lie one behind the other, here as there.
+                    let from = args.weights.add(panel * args.groups * GROUP_BYTES_4);
+                    for group in 0..count * args.groups {
+                        let from = from.add(group * GROUP_BYTES_4);
                         unpack(from, bytes.add(group * GROUP_BYTES_8));
                     }
-                    tiles::<true>(args, panel, bytes);
+                    if count == PAIR {
+                        tiles::<true, PAIR>(args, panel, bytes);
+                    } else {
+                        tiles::<true, 1>(args, panel, bytes);
+                    }
+                    panel += PAIR;
                 }
                 release();
             }
@@ -166,31 +190,46 @@ mod kernels {
         }
     }
 
-    /// All tokens of one panel; `weights` is (groups, 16, 16, 4) bytes with a sign.
+    /// Sums of up to two panels for sixteen tokens.
+    type Pair = [Sums; PAIR];
+
+    /// All tokens of `P` panels; `weights` is (`P`, groups, 16, 16, 4) bytes with a sign.
     #[inline(always)]
-    unsafe fn tiles<const HAS_MIN: bool>(args: &QuantArgs, panel: usize, weights: *const u8) {
+    unsafe fn tiles<const HAS_MIN: bool, const P: usize>(
+        args: &QuantArgs,
+        panel: usize,
+        weights: *const u8,
+    ) {
         // SAFETY: the caller's; the last tile's missing tokens are computed from what lies there and left out.
         unsafe {
+            let panel_bytes = args.groups * GROUP_BYTES_8;
+            let mut ring: [Pair; DELAY + 1] =
+                [const { [const { Sums([[0; PANEL]; TILE]) }; PAIR] }; DELAY + 1];
             for first in (0..args.tokens).step_by(TILE) {
                 let q = args.token(first);
-                let mut values = [_mm512_setzero_ps(); TILE];
-                let mut sums = [const { Sums([[0; PANEL]; TILE]) }; 2];
-                // The sums of one group are turned into numbers while the next group's are on their way.
-                for group in 0..=args.groups {
+                let mut values = [const { Values([[0.0; PANEL]; TILE]) }; P];
+                for group in 0..args.groups + DELAY {
                     if group < args.groups {
-                        multiply(
+                        multiply::<P>(
                             q.add(group * TILE * GROUP),
-                            weights.add(group * GROUP_BYTES_8),
-                            sums[group % 2].0.as_mut_ptr().cast(),
+                            (weights.add(group * GROUP_BYTES_8), panel_bytes),
+                            ring[group % (DELAY + 1)].as_mut_ptr().cast(),
                         );
                     }
-                    if group > 0 {
-                        let sums = &sums[(group - 1) % 2];
-                        values = add::<HAS_MIN>(args, (first, panel, group - 1), sums, values);
+                    if group >= DELAY {
+                        let group = group - DELAY;
+                        let pair = &ring[group % (DELAY + 1)];
+                        for p in 0..P {
+                            let place = (first, panel + p, group);
+                            add::<HAS_MIN>(args, place, &pair[p], &mut values[p]);
+                        }
                     }
                 }
-                for t in 0..TILE.min(args.tokens - first) {
-                    vnni::put(args, first + t, panel, values[t]);
+                for p in 0..P {
+                    for t in 0..TILE.min(args.tokens - first) {
+                        let value = _mm512_loadu_ps(values[p].0[t].as_ptr());
+                        vnni::put(args, first + t, panel + p, value);
+                    }
                 }
             }
         }
@@ -202,52 +241,79 @@ mod kernels {
         args: &QuantArgs,
         (first, panel, group): (usize, usize, usize),
         sums: &Sums,
-        mut values: [__m512; TILE],
-    ) -> [__m512; TILE] {
+        values: &mut Values,
+    ) {
         // SAFETY: the caller's: tile, panel and group exist.
         unsafe {
             let place = args.place(first) + group * TILE;
             let index = (panel * args.groups + group) * PANEL;
             let scale = vnni::bf16(args.weight_scales.add(index));
             let x_scales = args.scales.add(place);
-            for t in 0..TILE {
-                let by = _mm512_mul_ps(scale, _mm512_set1_ps(x_scales.add(t).read()));
-                let dot = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums.0[t].as_ptr().cast()));
-                values[t] = _mm512_fmadd_ps(dot, by, values[t]);
-            }
+            let mut lanes = [0f32; TILE];
+            let mut min = _mm512_setzero_ps();
             if HAS_MIN {
                 let x_sums = _mm512_mul_ps(
                     _mm512_cvtepi32_ps(_mm512_loadu_si512(args.sums.add(place).cast())),
                     _mm512_loadu_ps(x_scales),
                 );
-                let mut lanes = [0f32; TILE];
                 _mm512_storeu_ps(lanes.as_mut_ptr(), x_sums);
-                let min = vnni::bf16(args.weight_mins.add(index));
-                for t in 0..TILE {
-                    values[t] = _mm512_fmadd_ps(_mm512_set1_ps(lanes[t]), min, values[t]);
-                }
+                min = vnni::bf16(args.weight_mins.add(index));
             }
-            values
+            for t in 0..TILE {
+                let to = values.0[t].as_mut_ptr();
+                let by = _mm512_mul_ps(scale, _mm512_set1_ps(x_scales.add(t).read()));
+                let dot = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums.0[t].as_ptr().cast()));
+                let mut value = _mm512_fmadd_ps(dot, by, _mm512_loadu_ps(to));
+                if HAS_MIN {
+                    value = _mm512_fmadd_ps(_mm512_set1_ps(lanes[t]), min, value);
+                }
+                _mm512_storeu_ps(to, value);
+            }
         }
     }
 
-    /// `sums` (16, 16) = `x` (16, 64) times `w` (16, 16, 4).
+    /// `sums` (`P`, 16, 16) = `x` (16, 64) times each `w` (16, 16, 4); the second lies so many bytes behind the first.
     #[inline(always)]
-    unsafe fn multiply(x: *const i8, w: *const u8, sums: *mut i32) {
+    unsafe fn multiply<const P: usize>(
+        x: *const i8,
+        (w, panel_bytes): (*const u8, usize),
+        sums: *mut i32,
+    ) {
         // SAFETY: the caller's; tiles are configured, and no other code has anything in them.
         unsafe {
-            asm!(
-                "tilezero tmm0",
-                "tileloadd tmm1, [{x} + {stride}]",
-                "tileloadd tmm2, [{w} + {stride}]",
-                "tdpbssd tmm0, tmm1, tmm2",
-                "tilestored [{sums} + {stride}], tmm0",
-                x = in(reg) x,
-                w = in(reg) w,
-                sums = in(reg) sums,
-                stride = in(reg) 64_usize,
-                options(nostack)
-            );
+            if P == PAIR {
+                asm!(
+                    "tileloadd tmm2, [{x} + {stride}]",
+                    "tileloadd tmm3, [{w} + {stride}]",
+                    "tileloadd tmm4, [{w2} + {stride}]",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tdpbssd tmm0, tmm2, tmm3",
+                    "tdpbssd tmm1, tmm2, tmm4",
+                    "tilestored [{sums} + {stride}], tmm0",
+                    "tilestored [{sums2} + {stride}], tmm1",
+                    x = in(reg) x,
+                    w = in(reg) w,
+                    w2 = in(reg) w.add(panel_bytes),
+                    sums = in(reg) sums,
+                    sums2 = in(reg) sums.add(TILE * PANEL),
+                    stride = in(reg) 64_usize,
+                    options(nostack)
+                );
+            } else {
+                asm!(
+                    "tilezero tmm0",
+                    "tileloadd tmm1, [{x} + {stride}]",
+                    "tileloadd tmm2, [{w} + {stride}]",
+                    "tdpbssd tmm0, tmm1, tmm2",
+                    "tilestored [{sums} + {stride}], tmm0",
+                    x = in(reg) x,
+                    w = in(reg) w,
+                    sums = in(reg) sums,
+                    stride = in(reg) 64_usize,
+                    options(nostack)
+                );
+            }
         }
     }
 }

@@ -73,8 +73,8 @@ proptest! {
         let (weights, _) = quantized(rows, cols, kind, seed);
         let (x, bias) = (numbers(tokens * cols, seed ^ 1), numbers(rows, seed ^ 2));
         let start = numbers(tokens * (rows + 3), seed ^ 3);
-        let mut pool = Pool::new(2).unwrap();
-        let want = multiply(&levels()[0], &mut Pool::new(1).unwrap(), (&weights, &bias), &x, &start);
+        let (mut one, mut pool) = (Pool::new(1).unwrap(), Pool::new(2).unwrap());
+        let want = multiply(&levels()[0], &mut one, (&weights, &bias), &x, &start);
         let mut row_weights = vec![0.0; cols];
         for row in 0..rows {
             weights.read_row(row, &mut row_weights);
@@ -91,6 +91,9 @@ proptest! {
         for kernels in levels() {
             let got = multiply(&kernels, &mut pool, (&weights, &bias), &x, &start);
             prop_assert_eq!(&got, &want, "{:?}", kernels.level());
+            // With fewer threads a task has several panels.
+            let got = multiply(&kernels, &mut one, (&weights, &bias), &x, &start);
+            prop_assert_eq!(&got, &want, "{:?}, one thread", kernels.level());
             for count in [1, 2, 5, 17].into_iter().filter(|&count| count < tokens) {
                 let few = multiply(&kernels, &mut pool, (&weights, &bias), &x[..count * cols], &start[..count * (rows + 3)]);
                 prop_assert_eq!(&few[..], &want[..count * (rows + 3)], "{:?}, {} alone", kernels.level(), count);
