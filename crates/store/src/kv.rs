@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::{Durability, Engine, Scrub};
 
@@ -69,6 +70,9 @@ pub enum KvError {
     /// Reading, writing or syncing failed.
     #[error("{0}")]
     Io(String),
+    /// The engine's own lock on its files is not free.
+    #[error("{0}")]
+    Held(String),
     /// The engine found its own file damaged.
     #[error("the {engine} file is damaged: {cause}")]
     Damaged {
@@ -86,6 +90,22 @@ impl KvError {
             Self::Full
         } else {
             Self::Io(error.to_string())
+        }
+    }
+}
+
+/// How long a lock is waited for: a process that was forked while the files were open holds it too, until it has become another program.
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Opens an engine's files, waiting a while for the engine's own lock: the folder's is held here, so that nobody else is at work on them.
+fn patiently<T>(mut open: impl FnMut() -> Result<T, KvError>) -> Result<T, KvError> {
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match open() {
+            Err(KvError::Held(_)) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
         }
     }
 }

@@ -145,9 +145,6 @@ fn unreadable(folder: &Path, error: &ReadError) -> StoreError {
     }
 }
 
-/// A process that was forked while the folder was open holds the lock too, until it has become another program.
-const LOCK_PATIENCE: Duration = Duration::from_millis(300);
-
 /// Held as long as the file is open; the kernel gives it back when the process dies, however it dies.
 fn lock(folder: &Path) -> Result<File, StoreError> {
     let path = folder.join("lock");
@@ -161,7 +158,7 @@ fn lock(folder: &Path) -> Result<File, StoreError> {
         .write(true)
         .open(&path)
         .map_err(failed)?;
-    let patience = Instant::now() + LOCK_PATIENCE;
+    let patience = Instant::now() + kv::LOCK_PATIENCE;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),

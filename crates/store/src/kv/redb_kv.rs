@@ -34,8 +34,9 @@ pub(crate) struct RedbKv {
 impl RedbKv {
     fn open(path: &Path, cache_bytes: usize) -> Result<Self, KvError> {
         let mut builder = Database::builder();
-        let made = builder.set_cache_size(cache_bytes).create(path);
-        let kv = Self::made(made, Some(path.to_owned()))?;
+        builder.set_cache_size(cache_bytes);
+        let made = || Self::made(builder.create(path), Some(path.to_owned()));
+        let kv = super::patiently(made)?;
         Ok(Self { cache_bytes, ..kv })
     }
 
@@ -71,6 +72,7 @@ impl RedbKv {
     ) -> Result<Self, KvError> {
         let database = database.map_err(|error| match error {
             DatabaseError::Storage(error) => storage(&error),
+            DatabaseError::DatabaseAlreadyOpen => KvError::Held(error.to_string()),
             other => KvError::Io(other.to_string()),
         })?;
         let kv = Self {

@@ -30,14 +30,13 @@ const OWN_FILE_BYTES: usize = 64 << 10;
 
 impl SledKv {
     pub(crate) fn open(path: &Path) -> Result<Self, KvError> {
-        let database = sled::Config::new()
+        let config = sled::Config::new()
             .path(path)
             .cache_capacity(CACHE_BYTES)
             // Every commit syncs; a timer would only sync at other moments as well.
             .flush_every_ms(None)
-            .mode(sled::Mode::HighThroughput)
-            .open()
-            .map_err(|error| any(&error))?;
+            .mode(sled::Mode::HighThroughput);
+        let database = super::patiently(|| config.open().map_err(|error| any(&error)))?;
         let log = File::open(path.join("db")).map_err(|error| KvError::from_io(&error))?;
         Ok(Self {
             database,
@@ -121,6 +120,10 @@ impl View for SledView<'_> {
 
 fn any(error: &sled::Error) -> KvError {
     match error {
+        // The library has no other word for it.
+        sled::Error::Io(error) if error.to_string().contains("could not acquire lock") => {
+            KvError::Held(error.to_string())
+        }
         sled::Error::Io(error) => KvError::from_io(error),
         sled::Error::Corruption { .. } => KvError::Damaged {
             engine: "sled",

@@ -39,6 +39,29 @@ fn a_store_of_one_engine_is_not_opened_as_another() {
     });
 }
 
+/// As a process does that was forked while the store was open, until it is another program.
+#[test]
+fn a_lock_that_is_held_for_a_moment_more_is_waited_for() {
+    on_every_engine(|bed| async move {
+        drop(bed.open());
+        let own = ["lock", "weir.redb", "sled/db"].map(|name| bed.path().join(name));
+        let held: Vec<_> = own
+            .iter()
+            .filter_map(|path| std::fs::File::open(path).ok())
+            .collect();
+        assert!(!held.is_empty());
+        for file in &held {
+            file.lock().unwrap();
+        }
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(60));
+            drop(held);
+        });
+        bed.open();
+        freed.join().unwrap();
+    });
+}
+
 #[test]
 fn closing_finishes_what_was_begun_and_refuses_what_comes_after() {
     on_every_engine(|bed| async move {
