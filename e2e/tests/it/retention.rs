@@ -41,8 +41,10 @@ fn gone(store: &str) {
             match reply.status {
                 200 => {
                     let text = reply.body.as_str().unwrap().to_owned();
+                    // A stream whose events went after it was let begin ends at once; the next look is refused.
                     let first = text.lines().find_map(|line| line.strip_prefix("id: "));
-                    assert_eq!(first, Some((after + 1).to_string().as_str()), "{text}");
+                    let next = (after + 1).to_string();
+                    assert!(first.is_none_or(|first| first == next), "{after}: {text}");
                 }
                 410 => {
                     let error = &reply.body["error"];
