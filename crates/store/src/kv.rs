@@ -84,6 +84,11 @@ pub enum KvError {
 }
 
 impl KvError {
+    /// The folder's lock is held here, so that nobody else is at work on the engine's files: its own lock will be free.
+    fn is_held(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+
     fn from_io(error: &std::io::Error) -> Self {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         if matches!(error.kind(), StorageFull | QuotaExceeded) {
@@ -95,14 +100,17 @@ impl KvError {
 }
 
 /// How long a lock is waited for: a process that was forked while the files were open holds it too, until it has become another program.
-pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Opens an engine's files, waiting a while for the engine's own lock: the folder's is held here, so that nobody else is at work on them.
-fn patiently<T>(mut open: impl FnMut() -> Result<T, KvError>) -> Result<T, KvError> {
+/// Tries again for a while as long as what is wrong is only that somebody else holds the lock.
+pub(crate) fn patiently<T, E>(
+    is_held: impl Fn(&E) -> bool,
+    mut open: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
     let patience = Instant::now() + LOCK_PATIENCE;
     loop {
         match open() {
-            Err(KvError::Held(_)) if Instant::now() < patience => {
+            Err(error) if is_held(&error) && Instant::now() < patience => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             done => return done,

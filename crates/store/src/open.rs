@@ -4,7 +4,6 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::embedded::Embedded;
 use crate::kv::{self, Batch, Kv};
@@ -158,21 +157,15 @@ fn lock(folder: &Path) -> Result<File, StoreError> {
         .write(true)
         .open(&path)
         .map_err(failed)?;
-    let patience = Instant::now() + kv::LOCK_PATIENCE;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < patience => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Err(TryLockError::WouldBlock) => {
-                return Err(StoreError::Locked {
-                    path: folder.display().to_string(),
-                });
-            }
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-    }
+    let is_held = |error: &StoreError| matches!(error, StoreError::Locked { .. });
+    kv::patiently(is_held, || match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked {
+            path: folder.display().to_string(),
+        }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    })?;
+    Ok(file)
 }
 
 /// The folder is of one engine for good: opening it with another would look like an empty store.

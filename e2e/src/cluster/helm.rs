@@ -59,12 +59,7 @@ impl Helm {
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
-        Ok(Said {
-            ok: output.status.success(),
-            code: output.status.code(),
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
+        Ok(Said::of(&output))
     }
 
     /// Runs it and wants it to succeed; what it printed.

@@ -30,6 +30,17 @@ pub struct Said {
     pub err: String,
 }
 
+impl Said {
+    pub(super) fn of(output: &std::process::Output) -> Self {
+        Self {
+            ok: output.status.success(),
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
 impl Kubectl {
     /// For the cluster of a kubeconfig.
     pub fn new(program: &Path, kubeconfig: &Path, cache: &Path) -> Self {
@@ -85,12 +96,7 @@ impl Kubectl {
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = child.wait_with_output()?;
-        Ok(Said {
-            ok: output.status.success(),
-            code: output.status.code(),
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
+        Ok(Said::of(&output))
     }
 
     /// Runs it and gives what it printed.

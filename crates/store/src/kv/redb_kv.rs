@@ -36,7 +36,7 @@ impl RedbKv {
         let mut builder = Database::builder();
         builder.set_cache_size(cache_bytes);
         let made = || Self::made(builder.create(path), Some(path.to_owned()));
-        let kv = super::patiently(made)?;
+        let kv = super::patiently(KvError::is_held, made)?;
         Ok(Self { cache_bytes, ..kv })
     }
 

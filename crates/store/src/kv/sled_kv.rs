@@ -36,7 +36,8 @@ impl SledKv {
             // Every commit syncs; a timer would only sync at other moments as well.
             .flush_every_ms(None)
             .mode(sled::Mode::HighThroughput);
-        let database = super::patiently(|| config.open().map_err(|error| any(&error)))?;
+        let open = || config.open().map_err(|error| any(&error));
+        let database = super::patiently(KvError::is_held, open)?;
         let log = File::open(path.join("db")).map_err(|error| KvError::from_io(&error))?;
         Ok(Self {
             database,
