@@ -135,6 +135,14 @@ impl Client {
         self.call("POST", path, Some(body), &[])
     }
 
+    /// The same with headers.
+    ///
+    /// # Errors
+    /// As for [`Client::call`].
+    pub fn post_with(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Result<Reply> {
+        self.call("POST", path, Some(body), headers)
+    }
+
     /// Sends a file of purpose `batch`.
     ///
     /// # Errors

@@ -80,7 +80,7 @@ pub struct GatewayArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_s: u64,
     /// Format of the log on stderr: text or json.
-    #[arg(long, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    #[arg(long, env = "WEIR_LOG_FORMAT", value_name = "FORMAT", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
 

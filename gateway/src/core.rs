@@ -13,6 +13,7 @@ use weir_admission::ExpiredWhy;
 use weir_run::{RunId, RunStatus};
 use weir_store::Store;
 use weir_store::fault::point;
+use weir_telemetry::trace::Tracer;
 
 use crate::admit::{Next, Queues, TokenizerPool};
 use crate::alerts::AlertState;
@@ -37,11 +38,13 @@ use crate::shadow::Shadow;
 use crate::snapshot::ServedVersion;
 use crate::tables::Tables;
 use crate::timers::{Due, Timers};
+use crate::trace;
 
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tracer: Tracer,
     pub(crate) directory: ArcSwap<Directory>,
     pub(crate) tables: Tables,
     pub(crate) evidence: Evidence,
@@ -219,6 +222,7 @@ impl Core {
     /// A run's terminal event is durable and visible.
     pub(crate) fn ended(&self, writer: &Writer, status: RunStatus) {
         self.metrics.ended(writer, status);
+        trace::ended(&self.tracer, writer, status);
         self.alerts.touch(&writer.tenant);
         let end = writer.end_of(status);
         self.evidence.ended(writer.id(), end, Instant::now());

@@ -13,6 +13,7 @@ use weir_ledger::Actor;
 use weir_rollout::routing::TableOrder;
 use weir_store::{Store, StoreError};
 use weir_telemetry::Readiness;
+use weir_telemetry::trace::Tracer;
 
 use crate::admit::{Queues, TokenizerPool};
 use crate::alerts::{self, AlertState};
@@ -101,6 +102,7 @@ impl Gateway {
             config,
             store,
             metrics: Arc::new(Metrics::new(registry)),
+            tracer: Tracer::from_env_or_off("weir-gateway", registry),
             directory: ArcSwap::from_pointee(Directory::new(
                 Snapshot::default(),
                 &Tables::default(),

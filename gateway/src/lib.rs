@@ -48,6 +48,7 @@ mod stores;
 mod tables;
 mod text;
 mod timers;
+mod trace;
 mod vllm_metrics;
 mod worker_metrics;
 

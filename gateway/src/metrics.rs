@@ -20,7 +20,7 @@ use crate::link::Writer;
 pub(crate) use live::LiveCollector;
 pub(crate) use models::Meters;
 
-use models::Models;
+use models::{Models, exemplar};
 
 const LATENCY_S: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -145,6 +145,10 @@ impl Metrics {
         let meters = writer
             .meters
             .get_or_insert_with(|| self.models.of(&writer.model, writer.version));
-        meters.saw((writer.live.id, writer.created_at_ms), last, frames);
+        if let Some(trace) = &mut writer.trace {
+            trace.saw(frames);
+        }
+        let exemplar = || exemplar(writer.live.id, writer.trace.as_deref());
+        meters.saw((writer.created_at_ms, &exemplar), last, frames);
     }
 }

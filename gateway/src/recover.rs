@@ -87,9 +87,12 @@ impl Core {
             run.deadline_ms,
             max_wait.saturating_sub(waited).clamp(adopt * 2, 86_400_000),
         );
+        let submit = submit_of(run.id, run.epoch.0, work);
+        let mut writer = Writer::new(live, &run);
+        writer.trace = crate::trace::RunTrace::decode(&submit.trace);
         Job {
-            writer: Writer::new(live, &run),
-            submit: submit_of(run.id, run.epoch.0, work),
+            writer,
+            submit,
             pool: run.pool,
             dispatch: None,
             attempts: 0,

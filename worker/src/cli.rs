@@ -63,7 +63,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_s: u64,
     /// Format of the log on stderr: text or json.
-    #[arg(long, default_value_t = LogFormat::Text)]
+    #[arg(long, env = "WEIR_LOG_FORMAT", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
 

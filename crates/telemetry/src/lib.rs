@@ -13,6 +13,7 @@ mod process;
 mod readiness;
 pub mod service;
 pub mod shutdown;
+pub mod trace;
 pub mod vllm;
 
 pub use cap::{Cap, OTHER};

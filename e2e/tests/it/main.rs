@@ -39,4 +39,5 @@ mod stand;
 mod support;
 mod tampering;
 mod tenants;
+mod traces;
 mod worker_death;

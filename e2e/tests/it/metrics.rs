@@ -28,6 +28,7 @@ const RARE: &[(&str, &str)] = &[
         "a budget that is used up",
     ),
     ("weir_webhook_deliveries_total", "a webhook"),
+    ("weir_trace_spans_total", "a collector"),
 ];
 
 fn quickstart() -> (Weir, tempfile::TempDir) {

@@ -4,7 +4,6 @@ mod detach;
 mod early;
 mod judge;
 mod limits;
-mod place;
 mod plan;
 mod queue;
 mod refusal;
@@ -20,9 +19,9 @@ use weir_budget::{Ask, Limits};
 use weir_run::{EventKind, Run, RunId, Verdict};
 use weir_store::fault::{broken, point};
 use weir_store::{Admission, Admit};
+use weir_telemetry::trace::unix_ns;
 
 pub(crate) use judge::schema_error;
-pub(crate) use plan::Asking;
 pub(crate) use queue::{Next, Queues};
 pub(crate) use refusal::draining;
 pub(crate) use request::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
@@ -30,12 +29,13 @@ pub(crate) use tokenize::TokenizerPool;
 
 use crate::clock::{new_run_id, now_ms};
 use crate::core::{Core, SHED};
-use crate::directory::{Directory, Target};
+use crate::directory::{Candidate, Directory, Target};
 use crate::error::{ApiError, ApiResult};
 use crate::hub::encode;
 use crate::link::{Ending, Job, Writer};
 use crate::recover::submit_of;
 use crate::snapshot::{ServedVersion, Tenant};
+use crate::trace::RunTrace;
 use plan::Plan;
 use queue::{Newcomer, Slot};
 use trial::Trial;
@@ -56,7 +56,7 @@ impl Core {
         target: &Target,
         mut request: RunRequest,
     ) -> ApiResult<Admitted> {
-        let begun = Instant::now();
+        let (begun, begun_ns) = (Instant::now(), unix_ns());
         if let Some(known) = self.known(tenant, &request).await? {
             return Ok(known);
         }
@@ -71,21 +71,79 @@ impl Core {
         let id = new_run_id();
         let is_ready = |version: &ServedVersion| self.links.any(&version.digest);
         let first = directory.assign(tenant, target, id, is_ready)?;
-        let placed = self.place(directory, tenant, (id, first), request).await;
-        let (mut plan, slot) = placed?;
+        let trial = Trial {
+            run: id,
+            tenant,
+            candidate: &first.clone(),
+        };
+        let plan = self.plan(tenant, first, request).await;
+        let plan = plan.inspect_err(|refused| trial.refused(self, refused))?;
+        point("admit.planned");
+        let (mut plan, slot) = match self.take_place(directory, tenant, (id, &plan), request) {
+            Ok(slot) => (plan, slot),
+            Err(refused) => {
+                trial.overloaded(self);
+                let first = &plan.candidate.version;
+                let asked = directory.fallbacks(tenant, first, request.allow_fallback);
+                let other = self.stand_in(directory, tenant, (id, asked), request).await;
+                match other {
+                    Some(other) => other,
+                    None => return Err(self.first_refusal(tenant, &plan, refused).await?),
+                }
+            }
+        };
         plan.verdicts = verdicts;
         // Its turn may be now: then it holds a seat while it becomes durable, and no place in the line.
         let version = Arc::clone(&plan.candidate.version);
         self.pump(&version.digest);
+        let trace = RunTrace::new(&self.tracer, id, request.trace);
         let admitted = self
-            .commit((directory, tenant), request, (id, plan), slot)
+            .commit(
+                (directory, tenant),
+                request,
+                (id, plan, trace.as_ref()),
+                slot,
+            )
             .await;
+        if let (
+            Some(trace),
+            Ok(Admitted {
+                replayed: false, ..
+            }),
+        ) = (&trace, &admitted)
+        {
+            trace.admitted(&self.tracer, id, begun_ns);
+        }
         self.metrics
             .admission_seconds
             .observe(begun.elapsed().as_secs_f64());
         // The run can go now; or its seat is free again.
         self.pump(&version.digest);
         admitted
+    }
+
+    /// The first smaller model that takes the run: tokenized again with its own tokenizer, and billed at its own price. One that the
+    /// prompt does not fit, or that has no place either, is passed over.
+    async fn stand_in(
+        self: &Arc<Self>,
+        directory: &Directory,
+        tenant: &Tenant,
+        (id, candidates): (RunId, Vec<Candidate>),
+        request: &RunRequest,
+    ) -> Option<(Plan, Slot)> {
+        for candidate in candidates {
+            if !directory.judges_alike(tenant, &request.requested, &candidate.version.model) {
+                // What was looked at before would have been looked at otherwise.
+                continue;
+            }
+            let Ok(plan) = self.plan(tenant, candidate, request).await else {
+                continue;
+            };
+            if let Ok(slot) = self.take_place(directory, tenant, (id, &plan), request) {
+                return Some((plan, slot));
+            }
+        }
+        None
     }
 
     /// What policies say to the prompt; they may change it.
@@ -186,14 +244,14 @@ impl Core {
         self: &Arc<Self>,
         (directory, tenant): (&Directory, &Tenant),
         request: &RunRequest,
-        (id, plan): (RunId, Plan),
+        (id, plan, trace): (RunId, Plan, Option<&RunTrace>),
         slot: Slot,
     ) -> ApiResult<Admitted> {
         point("admit.placed");
         let (ask, limits) = self.ask(tenant, &plan);
         let now = now_ms();
         let run = plan.run((id, slot.estimate_ms), tenant, request, now);
-        let work = plan.work(tenant, request);
+        let work = plan.work(tenant, request, trace);
         let accepted = encode(
             1,
             &EventKind::Accepted {
@@ -231,16 +289,17 @@ impl Core {
         }
         std::mem::forget(guard);
         point("admit.durable");
-        let trial = Trial {
+        Trial {
             run: id,
             tenant,
             candidate: &plan.candidate,
-        };
-        trial.accepted(self, request);
+        }
+        .accepted(self);
         self.hub.publish(&live, [accepted]);
         point("admit.published");
         self.set_times(&live, request.deadline_ms, slot.max_wait_ms);
         let mut writer = Writer::new(live, &run);
+        writer.trace = trace.cloned().map(Box::new);
         writer.judge_by(directory.policies.of(&run.tenant, &run.model));
         let job = Job {
             submit: submit_of(id, run.epoch.0, work),

@@ -17,6 +17,7 @@ use crate::core::Core;
 use crate::directory::{Candidate, Directory};
 use crate::error::{ApiError, ApiResult};
 use crate::snapshot::{Priority, SamplingDefaults, ServedVersion, Tenant};
+use crate::trace::RunTrace;
 
 /// Output ceiling of a request that names none, where neither tenant nor context is smaller.
 const DEFAULT_OUTPUT_TOKENS: u64 = 256;
@@ -214,7 +215,12 @@ impl Plan {
     }
 
     /// What the worker needs, as it is kept until the run is terminal.
-    pub(super) fn work(&self, tenant: &Tenant, request: &RunRequest) -> WorkOrder {
+    pub(super) fn work(
+        &self,
+        tenant: &Tenant,
+        request: &RunRequest,
+        trace: Option<&RunTrace>,
+    ) -> WorkOrder {
         let version = &self.candidate.version;
         let priority = request.priority.unwrap_or(tenant.priority).index();
         let asking = Asking {
@@ -226,6 +232,7 @@ impl Plan {
         let submit = Submit {
             choices: request.choices,
             priority: u32::from(priority),
+            trace: trace.map(RunTrace::encode).unwrap_or_default(),
             ..asking.submit(version, Vec::new())
         };
         WorkOrder {

@@ -7,6 +7,7 @@ use weir_grammar::ToolSpec;
 use weir_protocol::error::ErrorCode;
 use weir_protocol::worker::Grammar;
 use weir_run::RunId;
+use weir_telemetry::trace::TraceContext;
 
 use crate::dialogue::Dialogue;
 use crate::error::{ApiError, ApiResult};
@@ -16,6 +17,8 @@ use crate::text::Message;
 /// What a client asks for, checked for shape and range.
 #[derive(Clone, Debug)]
 pub(crate) struct RunRequest {
+    /// The trace that the client made it a part of.
+    pub(crate) trace: Option<TraceContext>,
     /// The model as the client wrote it.
     pub(crate) requested: String,
     pub(crate) input: Input,

@@ -16,6 +16,7 @@ use crate::evidence::Looping;
 use crate::hub::{Frame, Intent, LiveRun, encode};
 use crate::metrics::Meters;
 use crate::policy::{CheckGate, OutputFilter};
+use crate::trace::RunTrace;
 
 /// State of a run's log at its writing end.
 #[expect(
@@ -29,6 +30,8 @@ pub(crate) struct Writer {
     pub(crate) version: u32,
     /// Where what it is like is counted, once something is.
     pub(crate) meters: Option<Arc<Meters>>,
+    /// The trace that it is a part of, where that is sent.
+    pub(crate) trace: Option<Box<RunTrace>>,
     pub(crate) epoch: Epoch,
     pub(crate) created_at_ms: u64,
     pub(crate) reserved_tokens: u64,
@@ -116,6 +119,7 @@ impl Writer {
             model: run.model.clone(),
             version: run.model_version,
             meters: None,
+            trace: None,
             epoch: run.epoch,
             created_at_ms: run.created_at_ms,
             reserved_tokens: run.reserved_tokens,

@@ -17,6 +17,7 @@ use super::semantic::{Semantic, SemanticMeters, Vllm, VllmMeters};
 use crate::clock::now_ms;
 use crate::hub::Frame;
 use crate::link::Writer;
+use crate::trace::RunTrace;
 
 /// Versions that have series of their own. Old ones leave only with the process.
 const MOST_VERSIONS: usize = 500;
@@ -157,15 +158,17 @@ impl Models {
 }
 
 /// Leads from a bucket to one run: by its trace, whose id is the run's own where the client brought none.
-fn exemplar(run: RunId) -> Label {
-    vec![("run_id", run.to_string())]
+pub(super) fn exemplar(run: RunId, trace: Option<&RunTrace>) -> Label {
+    let mut label = vec![("run_id", run.to_string())];
+    label.extend(trace.map(|trace| ("trace_id", trace.id())));
+    label
 }
 
 impl Meters {
     /// Events of a run became durable.
     pub(super) fn saw(
         &self,
-        (run, created_at_ms): (RunId, u64),
+        (created_at_ms, exemplar): (u64, &dyn Fn() -> Label),
         last: &mut Option<Instant>,
         frames: &[Frame],
     ) {
@@ -183,7 +186,7 @@ impl Meters {
         match last.replace(now) {
             None => {
                 let first = since_accepted();
-                self.first_token.observe(first, Some(exemplar(run)), None);
+                self.first_token.observe(first, Some(exemplar()), None);
                 self.semantic.first_token.observe(first);
                 self.vllm.first_token.observe(first);
             }
@@ -201,8 +204,11 @@ impl Meters {
     /// A run's end is durable.
     pub(super) fn ended(&self, writer: &Writer, status: RunStatus) {
         let whole = now_ms().saturating_sub(writer.created_at_ms) as f64 / 1000.0;
-        self.whole
-            .observe(whole, Some(exemplar(writer.live.id)), None);
+        self.whole.observe(
+            whole,
+            Some(exemplar(writer.live.id, writer.trace.as_deref())),
+            None,
+        );
         let usage = writer.usage();
         self.semantic.ended(whole, &usage, status);
         self.vllm.ended(whole, &usage, status);

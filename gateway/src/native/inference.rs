@@ -20,6 +20,7 @@ use crate::http::route::Call;
 use crate::http::sse::{EventStream, Native};
 use crate::hub::{EventSource, check_kept};
 use crate::openai::idempotency_key;
+use crate::trace;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -67,6 +68,7 @@ pub(crate) async fn inference(mut call: Call) -> ApiResult<Response<Body>> {
             "`requestKey` and the header Idempotency-Key differ; send one",
         ));
     }
+    request.trace = trace::context(&headers);
     let admitting = Arc::clone(&core);
     let admission = async move { admitting.admit(&directory, &tenant, &target, request).await };
     let Admitted { run, replayed } = core.to_its_end(admission).await?;

@@ -50,6 +50,7 @@ pub(super) fn read_request(
         input = input.with_tools(tools, NATIVE.tools)?;
     }
     let request = RunRequest {
+        trace: None,
         requested: model,
         input,
         params: PARAMS,

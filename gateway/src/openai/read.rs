@@ -84,6 +84,7 @@ pub(super) fn read(
     let headers = Headers::read(call)?;
     let attended = headers.request_key.is_none();
     let request = RunRequest {
+        trace: None,
         requested: model,
         input,
         params,

@@ -26,10 +26,11 @@ pub(super) fn route(call: &Call, model: &str) -> ApiResult<(Arc<Directory>, Targ
 pub(super) async fn admit(
     call: &Call,
     (directory, target): (Arc<Directory>, Target),
-    request: RunRequest,
+    mut request: RunRequest,
     alone: bool,
 ) -> ApiResult<(Run, Leave)> {
     let (core, tenant) = (Arc::clone(&call.core), Arc::clone(&call.tenant));
+    request.trace = crate::trace::context(&call.headers);
     let admission = async move {
         let admitted = core.admit(&directory, &tenant, &target, request).await?;
         let leave = Leave {

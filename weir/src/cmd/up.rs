@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, default_value_t = 30)]
     drain_s: u64,
     /// Format of the log on stderr: text or json.
-    #[arg(long, default_value_t = LogFormat::Text)]
+    #[arg(long, env = "WEIR_LOG_FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
 

@@ -194,6 +194,7 @@ impl Engine {
             ..
         } = parts;
         touched.clear();
+        let step = scheduler.batch().step;
         let tokens = sampled.iter().map(|sampled| sampled.token);
         scheduler.complete(tokens, |outcome: &Outcome| {
             snapshot.output_tokens += 1;
@@ -204,7 +205,7 @@ impl Engine {
                 let logprob = run
                     .wants_logprobs()
                     .then(|| logprob(tokenizer, &sampled[outcome.sample_index]));
-                observer.token(&mut run.times, choice, now);
+                observer.token(&mut run.times, choice, (step, now));
                 let ended = match advanced {
                     Some(Err(error)) => Some(run.leave(choice, &error)),
                     Some(Ok(advanced)) => run.take(

@@ -13,5 +13,6 @@ pub(crate) mod request;
 mod run;
 mod sessions;
 pub(crate) mod snapshot;
+mod spans;
 pub(crate) mod thread;
 mod window;

@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use prometheus_client::metrics::histogram::Histogram;
+use weir_telemetry::trace::Tracer;
 use weir_telemetry::{Metrics, vllm};
+
+use super::spans::{self, RunTrace};
 
 /// From a tenth of a millisecond (a small model's step) to a minute (a long prompt behind others).
 const SECONDS: [f64; 18] = [
@@ -18,6 +21,7 @@ const HOST_SECONDS: [f64; 9] = [
 /// The engine's histograms. Those of runs have vLLM's names.
 #[derive(Clone, Debug)]
 pub(crate) struct Observer {
+    tracer: Tracer,
     /// A step, from plan to rows sent.
     pub(crate) step: Histogram,
     /// The part of it outside of the backend.
@@ -52,6 +56,10 @@ pub(crate) struct Times {
     pub(crate) prompt_tokens: usize,
     /// Tokens sampled for it.
     pub(crate) output_tokens: u64,
+    /// The engine's steps that made its first token and its newest.
+    pub(crate) steps: [u64; 2],
+    /// The trace that it is a part of.
+    pub(crate) trace: Option<RunTrace>,
 }
 
 impl Observer {
@@ -59,6 +67,7 @@ impl Observer {
         let labels = vec![("model_name", model.to_owned()), ("engine", "0".to_owned())];
         let of = |kind| metrics.vllm(kind).get_or_create(&labels).clone();
         Self {
+            tracer: Tracer::from_env_or_off("weir-worker", metrics),
             step: metrics.histogram(
                 "weir_engine_step_seconds",
                 "Time of an engine step",
@@ -89,11 +98,13 @@ impl Observer {
     }
 
     /// A token of a run was sampled. Gaps are those of its first choice.
-    pub(crate) fn token(&self, times: &mut Times, choice: u32, now: Instant) {
+    pub(crate) fn token(&self, times: &mut Times, choice: u32, (step, now): (u64, Instant)) {
         times.output_tokens += 1;
+        times.steps[1] = step;
         match &mut times.tokens {
             None => {
                 times.tokens = Some((now, now));
+                times.steps[0] = step;
                 self.first_token.observe(seconds(times.submitted, now));
                 if let Some(started) = times.started {
                     self.prefill.observe(seconds(started, now));
@@ -111,6 +122,7 @@ impl Observer {
 
     /// A run ended, and took up a slot before.
     pub(crate) fn ended(&self, times: &Times, now: Instant) {
+        spans::ended(&self.tracer, times, now);
         self.whole.observe(seconds(times.submitted, now));
         if let Some(started) = times.started {
             self.inference.observe(seconds(started, now));

@@ -108,7 +108,7 @@ impl Request {
         };
         let sampling = submit.sampling.unwrap_or_else(greedy);
         check_sampling(&sampling, served)?;
-        let grammar = check_grammar(submit.grammar.as_ref(), grammar, &sampling)?;
+        let grammar = check_grammar(&submit.grammar, grammar, &sampling)?;
         let end_tokens = if sampling.ignore_eos {
             Arc::from([])
         } else {
@@ -253,7 +253,7 @@ fn check_sampling(sampling: &Sampling, served: &Served) -> Result<(), Refusal> {
 /// A grammar ends the output by itself, so nothing may keep it from that or end it elsewhere: stop strings, which cut the text, are
 /// the client's own wish.
 fn check_grammar(
-    asked: Option<&Grammar>,
+    asked: &Option<Grammar>,
     ready: Option<Ready>,
     sampling: &Sampling,
 ) -> Result<Option<Arc<Compiled>>, Refusal> {

@@ -111,6 +111,8 @@ impl Run {
                 tokens: None,
                 prompt_tokens: request.prompt.len(),
                 output_tokens: 0,
+                steps: [0; 2],
+                trace: request.trace,
             },
             started: None,
             wire_key: Bytes::copy_from_slice(&request.key),

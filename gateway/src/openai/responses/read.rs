@@ -90,6 +90,7 @@ pub(super) async fn read(
     }
     let attended = headers.request_key.is_none() && !record.background;
     let request = RunRequest {
+        trace: None,
         requested: model,
         input,
         params: PARAMS,
