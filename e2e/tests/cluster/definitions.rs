@@ -1,6 +1,7 @@
 //! The definitions of the kinds as an API server and kubectl take them.
 
 use serde_json::{Value, json};
+use weir_e2e::cluster::Kubectl;
 use weir_e2e::repository;
 
 use crate::plane::{example, namespace, set_status, shared};
@@ -81,35 +82,42 @@ fn the_same_manifests_again_change_nothing() {
     let Some(plane) = shared("the_same_manifests_again_change_nothing") else {
         return;
     };
-    let kubectl = plane.kubectl();
-    namespace(kubectl, "again");
-    let folder = repository()
-        .join("examples/quickstart")
-        .display()
-        .to_string();
-    let apply = ["apply", "--server-side", "-n", "again", "-f", &folder];
+    // The quickstart as files, and the folder that GitOps tools render with Kustomize.
+    for (space, how, folder) in [
+        ("again", "-f", "examples/quickstart"),
+        ("gitops", "-k", "examples/gitops/manifests"),
+    ] {
+        namespace(plane.kubectl(), space);
+        let folder = repository().join(folder).display().to_string();
+        applied_again(plane.kubectl(), space, &[how, &folder]);
+    }
+}
+
+fn applied_again(kubectl: &Kubectl, space: &str, manifests: &[&str]) {
+    let apply = [&["apply", "--server-side", "-n", space][..], manifests].concat();
     kubectl.run(&apply).unwrap();
-    let versions = |kubectl: &weir_e2e::cluster::Kubectl| {
-        let all = kubectl
-            .get(&["mv,gp,tq,secrets,configmaps", "-n", "again"])
-            .unwrap();
+    let versions = || {
+        let kinds = "mv,gp,tq,secrets,configmaps";
+        let all = kubectl.get(&[kinds, "-n", space]).unwrap();
         let items = all["items"].as_array().unwrap();
         items
             .iter()
             .map(|it| it["metadata"]["resourceVersion"].clone())
             .collect::<Vec<Value>>()
     };
-    let before = versions(kubectl);
+    let before = versions();
+    // One of each kind, the root's own ConfigMap aside.
+    assert!(before.len() >= 5, "{space}: {}", before.len());
     kubectl.run(&apply).unwrap();
-    assert_eq!(versions(kubectl), before, "a write that changed nothing");
+    assert_eq!(versions(), before, "a write that changed nothing");
     // Server-side, and the three-way merge of a client, as kubectl and GitOps tools make it.
     for how in ["--server-side=true", "--server-side=false"] {
-        let diff = ["diff", how, "-n", "again", "-f", &folder];
+        let diff = [&["diff", how, "-n", space][..], manifests].concat();
         let said = kubectl.say(&diff, None).unwrap();
         assert_eq!(
             (said.code, said.out.as_str()),
             (Some(0), ""),
-            "{how}: {}",
+            "{space} {how}: {}",
             said.err
         );
     }
