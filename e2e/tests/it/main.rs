@@ -9,6 +9,7 @@
 )]
 
 mod admit;
+mod backup;
 mod bad_input;
 mod bad_sync;
 mod batches;
