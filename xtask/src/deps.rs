@@ -32,6 +32,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("weir-model", &["weir-scheduler"]),
     ("weir-cuda", &["weir-model", "weir-scheduler"]),
     ("weir-telemetry", &[]),
+    // Is told which bytes are wanted; who signed them is asked by its callers.
+    ("weir-fetch", &["weir-manifest"]),
     // The end-to-end tests' checker, load and sites: know what clients know.
     (
         "weir-e2e",

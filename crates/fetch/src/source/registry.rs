@@ -1,0 +1,324 @@
+//! Layers of an artifact in a registry: each file a layer (as `ModelPack`'s raw layers and plain artifacts have it), or files in an
+//! uncompressed archive. Which layer holds a file is told by the signed digest, not by what the manifest says of itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+use oci_client::Reference;
+use oci_client::client::{BlobResponse, Client, ClientConfig, ClientProtocol};
+use oci_client::errors::{OciDistributionError as Oci, OciErrorCode};
+use oci_client::manifest::{OciDescriptor, OciManifest};
+use oci_client::secrets::RegistryAuth;
+use tokio::sync::OnceCell;
+use weir_manifest::{FileEntry, FilePath};
+
+use super::Opened;
+use crate::client::{SILENCE, install_provider};
+use crate::error::chain;
+use crate::fetcher::Settings;
+use crate::tape::{Extent, Reader};
+use crate::{FetchError, docker};
+
+/// What says a layer's file name: plain artifacts, and `ModelPack`.
+const NAMES: [&str; 2] = ["org.opencontainers.image.title", "org.cncf.model.filepath"];
+
+/// An artifact in a registry.
+pub(crate) struct Registry {
+    client: Client,
+    reference: Reference,
+    auth: RegistryAuth,
+    layers: OnceCell<Vec<OciDescriptor>>,
+    /// Files in archives, with the layer's place in the list.
+    packed: OnceCell<BTreeMap<FilePath, (usize, Extent)>>,
+}
+
+impl Registry {
+    pub(crate) fn new(reference: &str, settings: &Settings) -> Result<Self, FetchError> {
+        let client_fault = |cause: String| FetchError::Client {
+            place: format!("oci://{reference}"),
+            cause,
+        };
+        let parsed: Reference = reference
+            .parse()
+            .map_err(|error| client_fault(format!("{error}")))?;
+        install_provider();
+        let config = ClientConfig {
+            protocol: ClientProtocol::HttpsExcept(settings.plain_http.clone()),
+            connect_timeout: Some(Duration::from_secs(10)),
+            read_timeout: Some(SILENCE),
+            user_agent: concat!("weir/", env!("CARGO_PKG_VERSION")),
+            ..ClientConfig::default()
+        };
+        let client = Client::try_from(config).map_err(|error| client_fault(chain(&error)))?;
+        let auth = docker::credentials(parsed.resolve_registry(), parsed.repository())
+            .map_err(client_fault)?;
+        Ok(Self {
+            client,
+            reference: parsed,
+            auth,
+            layers: OnceCell::new(),
+            packed: OnceCell::new(),
+        })
+    }
+
+    pub(crate) async fn open(
+        &self,
+        place: String,
+        want: &FileEntry,
+        offset: u64,
+    ) -> Result<Opened, FetchError> {
+        let layers = self.layers(&place).await?;
+        let digest = want.sha256.to_string();
+        if let Some(layer) = layers.iter().find(|layer| layer.digest == digest) {
+            return self.range(place, layer, (0, want.size), offset).await;
+        }
+        let packed = self.packed(&place).await?;
+        if let Some((index, extent)) = packed.get(&want.path)
+            && let Some(layer) = layers.get(*index)
+        {
+            if extent.size != want.size {
+                return Err(FetchError::WrongLength {
+                    place,
+                    expected: want.size,
+                    found: extent.size,
+                });
+            }
+            return self
+                .range(place, layer, (extent.offset, extent.size), offset)
+                .await;
+        }
+        if layers.iter().any(|layer| is_named(layer, &want.path)) {
+            let cause =
+                format!("the artifact's layer of that name has not the signed digest {digest}");
+            return Err(FetchError::Refused { place, cause });
+        }
+        Err(missing(place, layers))
+    }
+
+    /// By name alone: the signature.
+    pub(crate) async fn open_named(
+        &self,
+        place: String,
+        path: &FilePath,
+    ) -> Result<Opened, FetchError> {
+        let layers = self.layers(&place).await?;
+        if let Some(layer) = layers.iter().find(|layer| is_named(layer, path)) {
+            let size = u64::try_from(layer.size).unwrap_or(0);
+            return self.range(place, layer, (0, size), 0).await;
+        }
+        let packed = self.packed(&place).await?;
+        match packed
+            .get(path)
+            .and_then(|(index, extent)| Some((layers.get(*index)?, extent)))
+        {
+            Some((layer, extent)) => {
+                self.range(place, layer, (extent.offset, extent.size), 0)
+                    .await
+            }
+            None => Err(missing(place, layers)),
+        }
+    }
+
+    async fn layers(&self, place: &str) -> Result<&[OciDescriptor], FetchError> {
+        let read = || async {
+            let pulled = self.client.pull_manifest(&self.reference, &self.auth).await;
+            match pulled.map_err(|error| fault(place.to_owned(), &error))? {
+                (OciManifest::Image(manifest), _) => Ok(manifest.layers),
+                (OciManifest::ImageIndex(_), _) => Err(FetchError::Refused {
+                    place: place.to_owned(),
+                    cause: "the reference names an index of several platforms; name one manifest by its digest".to_owned(),
+                }),
+            }
+        };
+        self.layers.get_or_try_init(read).await.map(Vec::as_slice)
+    }
+
+    async fn packed(
+        &self,
+        place: &str,
+    ) -> Result<&BTreeMap<FilePath, (usize, Extent)>, FetchError> {
+        let read = || async {
+            let mut all = BTreeMap::new();
+            for (index, layer) in self.layers(place).await?.iter().enumerate() {
+                if !is_archive(&layer.media_type) {
+                    continue;
+                }
+                let mut reader = Reader::default();
+                let mut is_broken = None;
+                while let Some((offset, len)) = reader.wants() {
+                    let bytes = self.piece(place, layer, offset, len).await?;
+                    if let Err(fault) = reader.take(&bytes) {
+                        is_broken = Some(fault);
+                        break;
+                    }
+                }
+                if let Some(fault) = is_broken {
+                    // Tools that pack single files call them archives too.
+                    tracing::debug!(
+                        place,
+                        layer = layer.digest,
+                        fault,
+                        "a layer is not read as an archive"
+                    );
+                    continue;
+                }
+                all.extend(
+                    reader
+                        .files()
+                        .into_iter()
+                        .map(|(path, extent)| (path, (index, extent))),
+                );
+            }
+            Ok(all)
+        };
+        self.packed.get_or_try_init(read).await
+    }
+
+    /// A few bytes of a layer.
+    async fn piece(
+        &self,
+        place: &str,
+        layer: &OciDescriptor,
+        offset: u64,
+        len: u64,
+    ) -> Result<Bytes, FetchError> {
+        let mut opened = self
+            .range(place.to_owned(), layer, (offset, len), 0)
+            .await?;
+        let mut bytes = Vec::new();
+        let wanted = usize::try_from(len).unwrap_or(0);
+        while bytes.len() < wanted {
+            let Some(piece) = opened.body.next().await else {
+                break;
+            };
+            let piece = piece?;
+            let skipped = opened.skip.min(piece.len() as u64);
+            opened.skip -= skipped;
+            bytes.extend_from_slice(
+                piece
+                    .get(usize::try_from(skipped).unwrap_or(0)..)
+                    .unwrap_or_default(),
+            );
+        }
+        bytes.truncate(wanted);
+        Ok(bytes.into())
+    }
+
+    /// Opens `extent` of a layer, from `offset` of it on.
+    async fn range(
+        &self,
+        place: String,
+        layer: &OciDescriptor,
+        extent: (u64, u64),
+        offset: u64,
+    ) -> Result<Opened, FetchError> {
+        // Other addresses that a manifest names for a layer would be asked too.
+        let layer = OciDescriptor {
+            urls: None,
+            ..layer.clone()
+        };
+        let (from, size) = (extent.0 + offset, extent.1.saturating_sub(offset));
+        self.client
+            .store_auth_if_needed(self.reference.resolve_registry(), &self.auth)
+            .await;
+        let is_whole = from == 0 && u64::try_from(layer.size) == Ok(size);
+        let length = (!is_whole).then_some(size);
+        let asked = self
+            .client
+            .pull_blob_stream_partial(&self.reference, &layer, from, length)
+            .await;
+        let (skip, stream) = match asked.map_err(|error| fault(place.clone(), &error))? {
+            BlobResponse::Full(stream) => (from, stream),
+            BlobResponse::Partial(stream) => (0, stream),
+        };
+        let unreachable = move |error: std::io::Error| FetchError::Unreachable {
+            place: place.clone(),
+            cause: chain(&error),
+        };
+        Ok(Opened {
+            skip,
+            total: None,
+            ends: is_whole,
+            body: stream.stream.map_err(unreachable).boxed(),
+        })
+    }
+}
+
+fn is_named(layer: &OciDescriptor, path: &FilePath) -> bool {
+    let annotations = layer.annotations.as_ref();
+    let name = |key: &str| {
+        annotations
+            .and_then(|all| all.get(key))
+            .map(|name| name.trim_start_matches("./"))
+    };
+    !is_archive_of_model(&layer.media_type)
+        && NAMES.iter().any(|key| name(key) == Some(path.as_str()))
+}
+
+/// `ModelPack`'s archives carry the name of what is in them; those of other tools do not.
+fn is_archive_of_model(media_type: &str) -> bool {
+    media_type.starts_with("application/vnd.cncf.model.") && is_archive(media_type)
+}
+
+fn is_archive(media_type: &str) -> bool {
+    media_type.rsplit(['.', '+']).next() == Some("tar")
+}
+
+fn missing(place: String, layers: &[OciDescriptor]) -> FetchError {
+    let packed = layers.iter().find(|layer| {
+        ["gzip", "zstd"]
+            .iter()
+            .any(|kind| layer.media_type.ends_with(kind))
+    });
+    match packed {
+        Some(layer) => FetchError::Refused {
+            place,
+            cause: format!(
+                "no layer has it, and layers of the type {} are not unpacked: push files raw, or in uncompressed archives",
+                layer.media_type
+            ),
+        },
+        None => FetchError::Missing {
+            place,
+            cause: "no layer of the artifact has it".to_owned(),
+        },
+    }
+}
+
+fn fault(place: String, error: &Oci) -> FetchError {
+    let cause = chain(error);
+    match error {
+        Oci::UnauthorizedError { .. }
+        | Oci::AuthenticationFailure(_)
+        | Oci::RegistryTokenDecodeError(_)
+        | Oci::ServerError {
+            code: 401 | 403, ..
+        } => FetchError::Denied { place, cause },
+        Oci::ImageManifestNotFoundError(_) | Oci::ServerError { code: 404, .. } => {
+            FetchError::Missing { place, cause }
+        }
+        Oci::RegistryError { envelope, .. } => {
+            match envelope.errors.first().map(|error| &error.code) {
+                Some(OciErrorCode::Unauthorized | OciErrorCode::Denied) => {
+                    FetchError::Denied { place, cause }
+                }
+                Some(
+                    OciErrorCode::ManifestUnknown
+                    | OciErrorCode::NameUnknown
+                    | OciErrorCode::NotFound
+                    | OciErrorCode::BlobUnknown
+                    | OciErrorCode::ManifestBlobUnknown,
+                ) => FetchError::Missing { place, cause },
+                Some(OciErrorCode::Toomanyrequests) => FetchError::Busy { place, cause },
+                _ => FetchError::Refused { place, cause },
+            }
+        }
+        Oci::ServerError { code, .. } if *code == 429 || *code >= 500 => {
+            FetchError::Busy { place, cause }
+        }
+        Oci::RequestError(_) | Oci::IoError(_) => FetchError::Unreachable { place, cause },
+        _ => FetchError::Refused { place, cause },
+    }
+}
