@@ -53,6 +53,10 @@ pub struct WorkerArgs {
     /// What becomes of the weights when they are loaded.
     #[arg(long, value_enum, default_value_t = EngineSettings::default().weights)]
     pub weights: WeightFormat,
+    /// Tokens guessed ahead per sequence and step, from what followed the same words before; the output does not change. 0 is none, 15
+    /// the most.
+    #[arg(long, value_name = "COUNT", default_value_t = EngineSettings::default().draft_tokens)]
+    pub draft_tokens: u32,
     /// Sequences that may wait; one more is refused.
     #[arg(long, value_name = "COUNT", default_value_t = EngineSettings::default().max_waiting)]
     pub max_waiting: u32,
@@ -81,6 +85,7 @@ impl From<WorkerArgs> for Config {
                 block_tokens: args.block_tokens,
                 kv_dtype: args.kv_dtype,
                 weights: args.weights,
+                draft_tokens: args.draft_tokens,
                 max_waiting: args.max_waiting,
                 threads: args.threads,
             },

@@ -40,6 +40,8 @@ pub struct EngineSettings {
     pub kv_dtype: KvDtype,
     /// What becomes of the weights.
     pub weights: WeightFormat,
+    /// Tokens guessed ahead per sequence and step; 0 is none.
+    pub draft_tokens: u32,
     /// Sequences that may wait; one more is refused.
     pub max_waiting: u32,
     /// Threads for the forward pass; `None`: as many as the machine has.
@@ -80,6 +82,7 @@ impl Default for EngineSettings {
             block_tokens: 16,
             kv_dtype: KvDtype::Bf16,
             weights: WeightFormat::Stored,
+            draft_tokens: 7,
             max_waiting: 256,
             threads: None,
         }

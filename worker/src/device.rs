@@ -22,6 +22,7 @@ pub(crate) fn open_cpu(
         block_tokens,
         kv_dtype,
         weights,
+        draft_tokens: _,
         max_waiting: _,
         threads,
     } = *settings;

@@ -84,6 +84,16 @@ impl Family<'_, '_> {
                 now.output_tokens,
             ),
             (
+                "vllm:spec_decode_num_draft_tokens",
+                "Tokens guessed and computed ahead",
+                now.drafted_tokens,
+            ),
+            (
+                "vllm:spec_decode_num_accepted_tokens",
+                "Guessed tokens that came true",
+                now.accepted_tokens,
+            ),
+            (
                 "vllm:num_preemptions",
                 "Sequences that lost their slot to others",
                 now.preemptions,
@@ -212,6 +222,16 @@ impl Family<'_, '_> {
                 now.cached_tokens,
             ),
             ("weir_output_tokens", "Tokens sampled", now.output_tokens),
+            (
+                "weir_drafted_tokens",
+                "Tokens guessed and computed ahead",
+                now.drafted_tokens,
+            ),
+            (
+                "weir_accepted_tokens",
+                "Guessed tokens that came true",
+                now.accepted_tokens,
+            ),
             (
                 "weir_preemptions",
                 "Sequences that lost their slot to others",

@@ -41,6 +41,8 @@ pub struct Serving {
     pub drain: Duration,
     /// Sequences that may wait.
     pub max_waiting: u32,
+    /// Tokens guessed ahead per sequence and step.
+    pub draft_tokens: u32,
     /// Behind `/readyz`.
     pub readiness: Readiness,
     /// Behind `/metrics`.
@@ -98,6 +100,7 @@ pub async fn run(
         orphan_grace,
         drain,
         max_waiting: engine.max_waiting,
+        draft_tokens: engine.draft_tokens,
         readiness,
         metrics,
     };
@@ -120,6 +123,7 @@ pub async fn serve_loaded(
         orphan_grace,
         drain,
         max_waiting,
+        draft_tokens,
         readiness,
         metrics,
     } = serving;
@@ -131,7 +135,8 @@ pub async fn serve_loaded(
     let end_tokens: Arc<[u32]> = loaded.end_tokens.as_slice().into();
     let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
     let block_tokens = loaded.backend.limits().block_tokens;
-    let parts = assemble(loaded, name, max_waiting, Observer::new(&metrics, &model))?;
+    let observer = Observer::new(&metrics, &model);
+    let parts = assemble(loaded, name, (max_waiting, draft_tokens), observer)?;
     let bind_failed = |source| WorkerError::Listen {
         address: listen.to_string(),
         source,
@@ -179,7 +184,7 @@ pub async fn serve_loaded(
 fn assemble(
     loaded: Loaded,
     name: String,
-    max_waiting: u32,
+    (max_waiting, draft_tokens): (u32, u32),
     observer: Observer,
 ) -> Result<Parts, WorkerError> {
     let Loaded {
@@ -205,6 +210,7 @@ fn assemble(
     let identity = cache_identity(&[("version", version_digest.as_bytes())]);
     let mut config = weir_scheduler::Config::new(limits, random()?, identity);
     config.max_waiting = max_waiting;
+    config.max_drafts = draft_tokens;
     let scheduler = Scheduler::new(config).map_err(|error| WorkerError::Limits {
         reason: error.to_string(),
     })?;

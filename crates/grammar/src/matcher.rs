@@ -55,6 +55,16 @@ impl Matcher {
             .map_err(|error| left(&error))
     }
 
+    /// How many of these tokens the grammar allows one after another. The matcher stays where it is.
+    ///
+    /// # Errors
+    /// Telling took too much work, or a token does not exist: the matcher is of no use any more.
+    pub fn allowed(&mut self, tokens: &[u32]) -> Result<usize, GrammarError> {
+        self.inner
+            .validate_tokens(tokens)
+            .map_err(|error| left(&error))
+    }
+
     /// Which tokens may come next; end tokens where the output may end here.
     ///
     /// # Errors

@@ -61,6 +61,7 @@ fn batch(
         token_count: (tokens.len() - start).try_into()?,
         block_offset: 0,
         block_count: blocks,
+        draft_count: 0,
         samples: true,
     };
     Ok(Batch {

@@ -30,6 +30,7 @@ fn batch(rows: u32, start: u32, count: u32) -> Batch {
             token_count: count,
             block_offset: slot * blocks,
             block_count: blocks,
+            draft_count: 0,
             samples: true,
         });
         batch

@@ -61,9 +61,10 @@ pub struct BackendLimits {
 
 /// Which tokens each sequence may sample next, for those whose output follows a grammar.
 pub trait Masks: Sync {
-    /// Bit `id % 32` of word `id / 32` says whether a token may come next; tokens beyond the last word may not. `None` where every
-    /// token may. Asked once for each sampling row, after the forward pass, so that masks are made beside it; from any thread.
-    fn mask(&self, sequence: SequenceId) -> Option<Arc<[u32]>>;
+    /// Bit `id % 32` of word `id / 32` says whether a token may come next, after the first `drafts` guesses of the sequence's row;
+    /// tokens beyond the last word may not. `None` where every token may. Asked once for each place that is sampled at, after the
+    /// forward pass, so that masks are made beside it; from any thread.
+    fn mask(&self, sequence: SequenceId, drafts: u32) -> Option<Arc<[u32]>>;
 }
 
 /// No sequence follows a grammar.
@@ -71,7 +72,7 @@ pub trait Masks: Sync {
 pub struct NoMasks;
 
 impl Masks for NoMasks {
-    fn mask(&self, _: SequenceId) -> Option<Arc<[u32]>> {
+    fn mask(&self, _: SequenceId, _: u32) -> Option<Arc<[u32]>> {
         None
     }
 }
@@ -88,8 +89,9 @@ pub trait Backend: Send {
     /// The slot's sequence is done or preempted.
     fn close(&mut self, slot: SlotId);
 
-    /// Runs the batch and pushes one result per sampling row, in row order, into `sampled` (cleared first). A row whose mask allows
-    /// nothing samples any token; whoever made the mask refuses it.
+    /// Runs the batch and pushes, for each sampling row in order, one result and one more for each guess that came true
+    /// ([`weir_scheduler::Row::samples`]), into `sampled` (cleared first). Each is what would be sampled without guesses. A row whose
+    /// mask allows nothing samples any token; whoever made the mask refuses it.
     ///
     /// # Errors
     /// The device failed; the engine must not go on with it.

@@ -12,27 +12,29 @@ mod logits;
 mod network;
 mod options;
 mod pool;
+mod sample;
 #[cfg(test)]
 mod tests;
 
 pub use kernels::Level;
 pub use options::{CpuOptions, KvType, WeightFormat};
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Mutex;
 
 use weir_scheduler::{Batch, SlotId};
 
 use crate::backend::{Backend, BackendError, BackendLimits, Masks, Sampled, SamplingParams};
 use crate::config::ModelConfig;
-use crate::sampler::{self, NotANumber, RowPosition, Scratch, TokenCounts};
+use crate::sampler::{self, NotANumber, Scratch, TokenCounts};
 use crate::weights::{TensorFiles, WeightsError};
 use buffers::{Buffers, LOGIT_ROWS_MAX};
 use forward::Forward;
-use kernels::{HEAD_DIM_MAX, Kernels, KvCache, for_rows};
+use kernels::{HEAD_DIM_MAX, Kernels, KvCache};
 pub(crate) use kernels::{Packer, with_packer};
 use network::Network;
 use options::{kv_shape, limits};
 use pool::Pool;
+use sample::Place;
 
 /// The backend cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +81,8 @@ pub struct CpuBackend {
     scratch: Vec<Mutex<Scratch>>,
     /// (logit rows) what the row of a group sampled
     chosen: Vec<Mutex<Result<Sampled, NotANumber>>>,
-    /// Sampling rows of the step: (index in the batch's rows, its last token)
-    sampling: Vec<(u32, u32)>,
+    /// Places of the step that are sampled at.
+    sampling: Vec<Place>,
     limits: BackendLimits,
 }
 
@@ -131,7 +133,7 @@ impl CpuBackend {
             chosen: (0..LOGIT_ROWS_MAX)
                 .map(|_| Mutex::new(Err(NotANumber)))
                 .collect(),
-            sampling: Vec::with_capacity(running),
+            sampling: Vec::with_capacity(limits.max_batch_tokens as usize),
             config: config.clone(),
             network,
             pool,
@@ -165,7 +167,7 @@ impl CpuBackend {
             .take(LOGIT_ROWS_MAX);
         let count = rows
             .zip(&mut last)
-            .map(|(&(_, token), last)| *last = token)
+            .map(|(place, last)| *last = place.token)
             .count();
         (last, count)
     }
@@ -215,7 +217,11 @@ impl CpuBackend {
                 .is_some_and(|end| end as usize <= batch.blocks.len());
             let covered =
                 u64::from(row.block_count) * u64::from(limits.block_tokens) >= u64::from(end);
-            if row.token_count == 0 || row.token_offset != next_token || !tables || !covered {
+            if row.token_count <= row.draft_count
+                || row.token_offset != next_token
+                || !tables
+                || !covered
+            {
                 return Err(refuse(format!(
                     "row {index} does not fit the batch's arrays"
                 )));
@@ -229,7 +235,7 @@ impl CpuBackend {
                 if !open {
                     return Err(refuse(format!("slot {} is not open", row.slot.0)));
                 }
-                self.sampling.push((index, next_token - 1));
+                self.sampling.extend(Place::all(index, row, next_token));
             }
         }
         if next_token as usize != batch.tokens.len() {
@@ -237,67 +243,6 @@ impl CpuBackend {
                 "rows have {next_token} tokens, the batch {}",
                 batch.tokens.len()
             )));
-        }
-        Ok(())
-    }
-
-    /// Chooses the tokens of one group of rows, whose logits are in the buffers, on all threads.
-    fn sample_group(
-        &mut self,
-        batch: &Batch,
-        (group, masks): (usize, &dyn Masks),
-        sampled: &mut Vec<Sampled>,
-    ) -> Result<(), BackendError> {
-        let (last, count) = self.logit_group(group);
-        self.forward().logits(&last[..count]);
-        let rows = &self.sampling[group * LOGIT_ROWS_MAX..][..count];
-        let (kernels, slots, scratch, chosen) =
-            (&self.kernels, &self.slots, &self.scratch, &self.chosen);
-        let vocab = self.config.vocab_size;
-        for_rows(
-            &mut self.pool,
-            &mut self.buffers.logits[..count * vocab],
-            vocab,
-            &|at, logits| {
-                let row = &batch.rows[rows[at].0 as usize];
-                let slot = &slots[row.slot.0 as usize];
-                let params = slot.params.as_ref().expect("checked to be open");
-                let position = row.start + row.token_count;
-                let output_len = position.saturating_sub(slot.prompt_len);
-                let mask = masks.mask(row.sequence);
-                let place = RowPosition {
-                    position: position.into(),
-                    output_len,
-                    mask: mask.as_deref(),
-                };
-                // There is one for each thread, so one is free.
-                let mut free = scratch
-                    .iter()
-                    .cycle()
-                    .find_map(take)
-                    .expect("cycles until found");
-                let result =
-                    sampler::sample(kernels, logits, params, place, &slot.counts, &mut free);
-                *chosen[at].lock().unwrap_or_else(PoisonError::into_inner) = result;
-            },
-        );
-        let first = sampled.len();
-        for (&(index, _), chosen) in rows.iter().zip(&mut self.chosen) {
-            let chosen = chosen.get_mut().unwrap_or_else(PoisonError::into_inner);
-            let broken = |_| BackendError::Device {
-                step: batch.step,
-                what: format!(
-                    "logits of sequence {} are not numbers; the weights are broken",
-                    batch.rows[index as usize].sequence.0
-                ),
-            };
-            sampled.push(std::mem::replace(chosen, Err(NotANumber)).map_err(broken)?);
-        }
-        for (&(index, _), sampled) in rows.iter().zip(&sampled[first..]) {
-            let slot = &mut self.slots[batch.rows[index as usize].slot.0 as usize];
-            if slot.params.as_ref().is_some_and(sampler::is_penalised) {
-                slot.counts.add_output(sampled.token);
-            }
         }
         Ok(())
     }
@@ -336,19 +281,6 @@ impl Backend for CpuBackend {
         sampled.clear();
         self.check(batch)?;
         self.forward().run(batch);
-        for group in 0..self.sampling.len().div_ceil(LOGIT_ROWS_MAX) {
-            self.sample_group(batch, (group, masks), sampled)?;
-        }
-        Ok(())
-    }
-}
-
-/// The lock, unless another thread has it.
-fn take(scratch: &Mutex<Scratch>) -> Option<MutexGuard<'_, Scratch>> {
-    match scratch.try_lock() {
-        Ok(guard) => Some(guard),
-        // What a panic left behind is overwritten by the next use.
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
+        self.sample(batch, masks, sampled)
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct RowPosition<'a> {
     pub output_len: u32,
     /// Tokens its grammar allows, where it has one.
     pub mask: Option<&'a [u32]>,
+    /// Output that the counts do not have yet: guesses that must come true for the row to matter.
+    pub uncounted: &'a [u32],
 }
 
 /// Chooses a token. `logits` (vocabulary) is used up.
@@ -53,7 +55,13 @@ pub(crate) fn sample(
         raw = Some(log_sum);
         scratch.keep_raw(logits);
     }
-    apply_penalties(logits, params, counts);
+    if is_penalised(params) {
+        if row.uncounted.is_empty() {
+            apply_penalties(logits, params, counts);
+        } else {
+            apply_penalties(logits, params, scratch.counts_with(counts, row.uncounted));
+        }
+    }
     if row.output_len < params.min_tokens {
         for &token in params.masked_until_min.iter() {
             if let Some(logit) = logits.get_mut(token as usize) {
@@ -102,9 +110,6 @@ fn apply_mask(logits: &mut [f32], mask: &[u32]) {
 }
 
 fn apply_penalties(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts) {
-    if !is_penalised(params) {
-        return;
-    }
     for entry in counts.entries() {
         let Some(logit) = logits.get_mut(entry.token as usize) else {
             continue;

@@ -29,8 +29,18 @@ pub struct Row {
     pub block_offset: u32,
     /// Entries of the block table: enough for `start + token_count` positions.
     pub block_count: u32,
-    /// Whether a token is sampled after the row's last position. False for all but the last chunk of a prefill.
+    /// The last so many tokens of the row are guesses of what will be sampled; decode rows only.
+    pub draft_count: u32,
+    /// Whether tokens are sampled: after the last position that is not a guess, and after each guess that the sample before it was
+    /// equal to. So a row gives one token, and one more for each guess that came true. False for all but the last chunk of a prefill.
     pub samples: bool,
+}
+
+impl Row {
+    /// Tokens of the row that are not guesses.
+    pub fn known_count(&self) -> u32 {
+        self.token_count - self.draft_count
+    }
 }
 
 /// A planned step, in struct-of-arrays form. Decode rows come first, then prefill rows.
@@ -38,7 +48,7 @@ pub struct Row {
 pub struct Batch {
     /// Number of the step, from 1.
     pub step: u64,
-    /// The rows, decode rows (one token each) first.
+    /// The rows, decode rows (one token each, and guesses) first.
     pub rows: Vec<Row>,
     /// How many of `rows` are decode rows.
     pub decode_rows: u32,
@@ -52,6 +62,20 @@ impl Batch {
     /// The token ids of a row.
     pub fn row_tokens(&self, row: &Row) -> &[u32] {
         &self.tokens[row.token_offset as usize..][..row.token_count as usize]
+    }
+
+    /// What a row's tokens are guessed to be followed by.
+    pub fn row_drafts(&self, row: &Row) -> &[u32] {
+        &self.row_tokens(row)[row.known_count() as usize..]
+    }
+
+    /// Tokens of the decode rows, guesses included.
+    pub fn decode_tokens(&self) -> u32 {
+        let rest = self.rows.get(self.decode_rows as usize);
+        rest.map_or_else(
+            || u32::try_from(self.tokens.len()).expect("bounded by the step's tokens"),
+            |row| row.token_offset,
+        )
     }
 
     /// The block table of a row.

@@ -1,5 +1,7 @@
 //! What a scheduler is told once, when it is made.
 
+use crate::lookup::DRAFTS_MAX;
+
 /// What the device can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -60,6 +62,8 @@ pub struct Config {
     pub limits: Limits,
     /// How admission treats KV memory.
     pub mode: Mode,
+    /// Guesses per decode row and step, at most [`crate::DRAFTS_MAX`]; 0 is none.
+    pub max_drafts: u32,
     /// Sequences that may wait; one more is refused.
     pub max_waiting: u32,
     /// Largest count of uncached prompt tokens of the short and of the medium class.
@@ -91,6 +95,7 @@ impl Config {
         Self {
             limits,
             mode: Mode::MaxUtilization,
+            max_drafts: 0,
             max_waiting: 1024,
             class_bounds: [512, 4096],
             class_weights: [4, 2, 1],
@@ -138,6 +143,11 @@ impl Config {
                 field: "aging_steps",
             });
         }
+        if self.max_drafts as usize > DRAFTS_MAX {
+            return Err(ConfigError::TooManyDrafts {
+                drafts: self.max_drafts,
+            });
+        }
         if limits.max_batch_tokens < limits.max_running {
             return Err(ConfigError::BatchTooSmall {
                 max_batch_tokens: limits.max_batch_tokens,
@@ -169,6 +179,12 @@ pub enum ConfigError {
         max_batch_tokens: u32,
         /// Slots.
         max_running: u32,
+    },
+    /// A row holds only so many guesses.
+    #[error("{drafts} drafts per row are more than {DRAFTS_MAX}; lower max_drafts")]
+    TooManyDrafts {
+        /// Asked for.
+        drafts: u32,
     },
     /// The bounds of the prompt-size classes must grow.
     #[error("prompt-size class bounds must grow from one class to the next")]

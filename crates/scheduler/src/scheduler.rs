@@ -2,6 +2,7 @@
 
 mod admit;
 mod complete;
+mod drafts;
 mod plan;
 mod state;
 mod types;
@@ -11,6 +12,7 @@ pub use types::{Event, NewSequence, Outcome, Refused, Stats, Verdict};
 use crate::config::{CLASSES, Config, ConfigError, Mode, Priority};
 use crate::digest::Keyer;
 use crate::list::{Links, List};
+use crate::lookup::DRAFTS_MAX;
 use crate::pool::BlockPool;
 use crate::sequence::{Sequence, State};
 use crate::table::Table;
@@ -43,6 +45,9 @@ struct Flow {
 /// `Event::Started` comes before the first row of a sequence, with the slot to open for [`Scheduler::tokens`];
 /// `Event::Closed` and `Event::Preempted` come before the slot is used again.
 ///
+/// With [`Config::max_drafts`] a decode row also computes guesses, and gives as many tokens more as came true ([`crate::Row::samples`]);
+/// `complete` sees from the tokens themselves which they are.
+///
 /// Steps are planned one at a time: `plan` after `complete`. A device that wants step N+1 before it has read back step N needs
 /// nothing else from this interface: rows name sequences and slots, not tokens, a decode row's only token is the one its slot
 /// sampled last (which the device still holds), and `complete` drops rows of sequences that ended since the plan. What would
@@ -73,6 +78,10 @@ pub struct Scheduler {
     partials: Vec<u32>,
     /// Sequences with prefill tokens in this step, in row order.
     chunks: Vec<u32>,
+    /// Scratch: guesses of the row that is being planned.
+    drafts: [u32; DRAFTS_MAX],
+    /// What computing a guess costs, in 1/1024 of a token.
+    draft_cost: u32,
     /// Scratch: cached blocks of the sequence that is being started.
     hits: Vec<BlockId>,
     pending: Vec<Event>,
@@ -89,6 +98,8 @@ pub struct Scheduler {
     displacer: Option<(u32, SequenceId, usize)>,
     arrivals: u64,
     preemptions: u64,
+    drafted: u64,
+    accepted: u64,
 }
 
 impl Scheduler {
@@ -142,6 +153,10 @@ impl Scheduler {
             displacer: None,
             arrivals: 0,
             preemptions: 0,
+            drafted: 0,
+            accepted: 0,
+            drafts: [0; DRAFTS_MAX],
+            draft_cost: 256,
             config,
         })
     }

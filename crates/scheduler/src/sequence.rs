@@ -2,6 +2,7 @@
 
 use crate::config::Priority;
 use crate::digest::{Digest, Keyer};
+use crate::lookup::Luck;
 use crate::scope::ScopeIndex;
 use crate::{BlockId, SequenceId, SlotId};
 
@@ -58,6 +59,7 @@ pub(crate) struct Sequence {
     pub(crate) planned_step: u64,
     pub(crate) planned_tokens: u32,
     pub(crate) deferral: Option<Deferral>,
+    pub(crate) luck: Luck,
     /// Tokens to compute, as counted when it was queued.
     pub(crate) queued_tokens: u32,
 }
@@ -87,6 +89,7 @@ impl Sequence {
             planned_step: 0,
             planned_tokens: 0,
             deferral: None,
+            luck: Luck::new(),
             queued_tokens: 0,
         }
     }

@@ -316,8 +316,10 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
         ("drain-s", meta.shape.drain_s.to_string()),
         ("log-format", "json".to_owned()),
     ];
+    let drafts = engine.draft_tokens;
     options
         .into_iter()
+        .chain(drafts.map(|tokens| ("draft-tokens", tokens.to_string())))
         .map(|(name, value)| format!("--{name}={value}"))
         .collect()
 }

@@ -167,6 +167,9 @@ impl Workers {
         option("block-tokens", engine.block_tokens.to_string());
         option("kv-dtype", engine.kv_dtype.as_str().to_owned());
         option("weights", engine.weights.as_str().to_owned());
+        if let Some(tokens) = engine.draft_tokens {
+            option("draft-tokens", tokens.to_string());
+        }
         option("orphan-grace-s", ORPHAN_GRACE_S.to_string());
         option("drain-s", self.drain.as_secs().to_string());
         // Trust is not part of what a running worker is: an edited policy must not restart what serves.

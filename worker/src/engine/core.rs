@@ -15,7 +15,7 @@ use super::observe::Observer;
 use super::output::logprob;
 use super::pace::Pace;
 use super::request::Served;
-use super::run::RunNumber;
+use super::run::{Run, RunNumber};
 use super::sessions::{Flow, Sessions};
 use super::snapshot::Snapshot;
 
@@ -106,9 +106,16 @@ impl Engine {
         self.sweep(begin);
         let budget = self
             .pace
-            .next(&self.parts.scheduler.stats(), self.sampled.len());
-        self.parts.scheduler.set_step_budget(budget);
-        self.parts.scheduler.plan();
+            .next(&self.parts.scheduler.stats(), self.parts.scheduler.batch());
+        let (places, runs) = (&self.places, &self.runs);
+        let scheduler = &mut self.parts.scheduler;
+        scheduler.set_step_budget(budget);
+        scheduler.set_draft_cost(self.pace.draft_cost());
+        scheduler.plan_with(|sequence, drafts| {
+            let run = runs.get(RunNumber::of(sequence).0);
+            let most = run.map_or(0, Run::drafts_possible).min(drafts.len());
+            places.allowed(sequence, &drafts[..most])
+        });
         self.apply_events(begin);
         let planned = Instant::now();
         if self.parts.scheduler.batch().is_empty() {
@@ -370,6 +377,8 @@ impl Engine {
         snapshot.kv_tokens = stats.kv_tokens;
         snapshot.prefill_tokens_waiting = stats.prefill_tokens_waiting;
         snapshot.preemptions = stats.preemptions;
+        snapshot.drafted_tokens = stats.drafted_tokens;
+        snapshot.accepted_tokens = stats.accepted_tokens;
         snapshot.step_us_ewma = self.step_ns / 1000;
         snapshot.host_us_ewma = self.host_ns / 1000;
         snapshot.draining = self.draining;

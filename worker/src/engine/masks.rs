@@ -15,19 +15,93 @@ use weir_scheduler::{Batch, SequenceId};
 struct Place {
     matcher: Matcher,
     /// For the next token; none while nobody has made it.
-    mask: Option<Result<Arc<[u32]>, GrammarError>>,
+    mask: Option<Made>,
+    /// The same after guesses, while a step with guesses runs.
+    ahead: Option<Ahead>,
+}
+
+type Made = Result<Arc<[u32]>, GrammarError>;
+
+/// A grammar after some guesses of its output.
+struct Ahead {
+    /// Where the output would be after as many guesses as there are masks.
+    matcher: Matcher,
+    drafts: Vec<u32>,
+    /// For the token after each guess.
+    masks: Vec<Made>,
+    /// Guesses that came true.
+    taken: usize,
 }
 
 impl Place {
-    fn mask(&mut self, seconds: &Histogram) -> Result<Arc<[u32]>, GrammarError> {
-        let Self { matcher, mask } = self;
-        mask.get_or_insert_with(|| {
-            let begin = Instant::now();
-            let made = matcher.mask();
-            seconds.observe(begin.elapsed().as_secs_f64());
-            made
-        })
-        .clone()
+    /// For the token after the first `drafts` guesses.
+    fn mask(&mut self, drafts: usize, seconds: &Histogram) -> Made {
+        if drafts > 0 {
+            let ahead = self.ahead.as_mut();
+            return ahead.map_or_else(|| Err(unguessed()), |ahead| ahead.mask(drafts, seconds));
+        }
+        let Self { matcher, mask, .. } = self;
+        mask.get_or_insert_with(|| timed(seconds, || matcher.mask()))
+            .clone()
+    }
+
+    /// How many of the guesses the grammar allows.
+    fn guess(&mut self, drafts: &[u32]) -> usize {
+        // Whoever takes the next token gets the error.
+        let allowed = self.matcher.allowed(drafts).unwrap_or(0);
+        self.ahead = (allowed > 0).then(|| Ahead {
+            matcher: self.matcher.fork(),
+            drafts: drafts[..allowed].to_vec(),
+            masks: Vec::new(),
+            taken: 0,
+        });
+        allowed
+    }
+
+    /// A token was taken: its mask is used up, and that after the guess it was equal to is the next one.
+    fn pass(&mut self, token: u32) {
+        self.mask = None;
+        let Some(ahead) = &mut self.ahead else { return };
+        if ahead.drafts.get(ahead.taken) == Some(&token) {
+            self.mask = ahead.masks.get(ahead.taken).cloned();
+            ahead.taken += 1;
+        } else {
+            self.ahead = None;
+        }
+    }
+}
+
+impl Ahead {
+    fn mask(&mut self, drafts: usize, seconds: &Histogram) -> Made {
+        while self.masks.len() < drafts {
+            let Some(draft) = self.drafts.get(self.masks.len()) else {
+                return Err(unguessed());
+            };
+            let matcher = &mut self.matcher;
+            let made = timed(seconds, || {
+                matcher.advance(*draft)?;
+                if matcher.is_complete() {
+                    // The output ends with this guess, if it comes true.
+                    return Ok(Arc::from([]));
+                }
+                matcher.mask()
+            });
+            self.masks.push(made);
+        }
+        self.masks[drafts - 1].clone()
+    }
+}
+
+fn timed(seconds: &Histogram, make: impl FnOnce() -> Made) -> Made {
+    let begin = Instant::now();
+    let mask = make();
+    seconds.observe(begin.elapsed().as_secs_f64());
+    mask
+}
+
+fn unguessed() -> GrammarError {
+    GrammarError::Left {
+        why: "a mask was asked for after guesses that were not checked".to_owned(),
     }
 }
 
@@ -36,7 +110,7 @@ type Shared = Arc<Mutex<Place>>;
 /// All outputs with a grammar.
 pub(crate) struct Places {
     by_sequence: BTreeMap<SequenceId, Shared>,
-    ahead: Option<mpsc::Sender<Vec<Shared>>>,
+    ahead: Option<mpsc::Sender<Vec<(Shared, u32)>>>,
     seconds: Histogram,
 }
 
@@ -62,6 +136,7 @@ impl Places {
         let place = Place {
             matcher,
             mask: None,
+            ahead: None,
         };
         self.by_sequence
             .insert(sequence, Arc::new(Mutex::new(place)));
@@ -71,14 +146,23 @@ impl Places {
         self.by_sequence.remove(&sequence);
     }
 
+    /// How many of the guesses of an output's row may be computed.
+    pub(crate) fn allowed(&self, sequence: SequenceId, drafts: &[u32]) -> usize {
+        let place = self.by_sequence.get(&sequence);
+        place.map_or(drafts.len(), |place| lock(place).guess(drafts))
+    }
+
     /// Begins to make the masks that a batch will ask for.
     pub(crate) fn look_ahead(&mut self, batch: &Batch) {
         if self.by_sequence.is_empty() {
             return;
         }
         let rows = batch.rows.iter().filter(|row| row.samples);
-        let places: Vec<Shared> = rows
-            .filter_map(|row| self.by_sequence.get(&row.sequence).cloned())
+        let places: Vec<(Shared, u32)> = rows
+            .filter_map(|row| {
+                let place = self.by_sequence.get(&row.sequence)?;
+                Some((place.clone(), row.draft_count))
+            })
             .collect();
         if places.is_empty() {
             return;
@@ -97,11 +181,11 @@ impl Places {
         is_end: bool,
     ) -> Option<Result<Advanced, GrammarError>> {
         let mut place = lock(self.by_sequence.get(&sequence)?);
-        let allowed = match place.mask(&self.seconds) {
+        let allowed = match place.mask(0, &self.seconds) {
             Ok(mask) => is_allowed(&mask, token),
             Err(error) => return Some(Err(error)),
         };
-        place.mask = None;
+        place.pass(token);
         if !allowed {
             let why = format!("token {token} was chosen, which it does not allow");
             return Some(Err(GrammarError::Left { why }));
@@ -121,12 +205,12 @@ impl Places {
 }
 
 impl Masks for Places {
-    fn mask(&self, sequence: SequenceId) -> Option<Arc<[u32]>> {
+    fn mask(&self, sequence: SequenceId, drafts: u32) -> Option<Arc<[u32]>> {
         let place = self.by_sequence.get(&sequence)?;
         // A grammar that fails here allows nothing; `advance` says why and ends the output.
         Some(
             lock(place)
-                .mask(&self.seconds)
+                .mask(drafts as usize, &self.seconds)
                 .unwrap_or_else(|_| Arc::from([])),
         )
     }
@@ -142,15 +226,17 @@ fn lock(place: &Shared) -> MutexGuard<'_, Place> {
 }
 
 /// The thread ends with its sender.
-fn helper(seconds: Histogram) -> mpsc::Sender<Vec<Shared>> {
-    let (ahead, batches) = mpsc::channel::<Vec<Shared>>();
+fn helper(seconds: Histogram) -> mpsc::Sender<Vec<(Shared, u32)>> {
+    let (ahead, batches) = mpsc::channel::<Vec<(Shared, u32)>>();
     let run = move || {
         while let Ok(places) = batches.recv() {
-            for place in places {
-                // Whoever else has it makes it.
-                if let Ok(mut place) = place.try_lock() {
-                    // The row that asks gets the error.
-                    let _ = place.mask(&seconds);
+            for (place, drafts) in places {
+                for drafts in 0..=drafts as usize {
+                    // Whoever else has it makes it.
+                    if let Ok(mut place) = place.try_lock() {
+                        // The row that asks gets the error.
+                        let _ = place.mask(drafts, &seconds);
+                    }
                 }
             }
         }

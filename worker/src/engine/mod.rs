@@ -3,6 +3,7 @@
 pub(crate) mod command;
 mod commands;
 pub(crate) mod core;
+mod cost;
 mod held;
 mod masks;
 pub(crate) mod observe;

@@ -126,8 +126,19 @@ impl Run {
 
     /// Whether it must not produce more for now, as far as the run itself knows.
     pub(crate) fn is_out_of_credit(&self) -> bool {
+        !self.is_finished() && self.rows_left() == 0
+    }
+
+    /// How many tokens may be guessed for one of its choices, so that it makes no row that it may not send even if all come true.
+    pub(crate) fn drafts_possible(&self) -> usize {
+        let each = self.rows_left() / u64::from(self.live_choices.max(1));
+        usize::try_from(each.saturating_sub(1)).unwrap_or(usize::MAX)
+    }
+
+    /// Rows it may still make.
+    fn rows_left(&self) -> u64 {
         let limit = self.credit.min(self.window.first_index() + WINDOW_ROWS_MAX);
-        !self.is_finished() && self.window.next_index() >= limit
+        limit.saturating_sub(self.window.next_index())
     }
 
     /// Choices that still produce.

@@ -29,6 +29,10 @@ pub struct Snapshot {
     pub cached_tokens: u64,
     /// Tokens sampled.
     pub output_tokens: u64,
+    /// Tokens guessed and computed ahead.
+    pub drafted_tokens: u64,
+    /// Those of them that came true.
+    pub accepted_tokens: u64,
     /// Sequences that lost their slot to others.
     pub preemptions: u64,
     /// Moving average of a step's time, in microseconds.

@@ -145,16 +145,24 @@ impl Backend for FakeBackend {
                 0 => 0,
                 start => self.kv[self.place(batch, row, start - 1)],
             };
+            let mut chains = Vec::new();
             for (position, token) in (row.start..).zip(batch.row_tokens(row)) {
                 chain = extend(chain, *token);
                 let place = self.place(batch, row, position);
                 self.kv[place] = chain;
+                chains.push(chain);
             }
-            if row.samples {
+            let places = if row.samples { row.draft_count + 1 } else { 0 };
+            for place in 0..places {
                 let (params, prompt) = self.slots[row.slot.0 as usize].as_ref().expect("open");
-                let made = row.start + row.token_count - u32::try_from(prompt.len()).unwrap();
+                let position = row.start + row.known_count() + place;
+                let made = position - u32::try_from(prompt.len()).unwrap();
+                let chain = chains[(row.known_count() - 1 + place) as usize];
                 let mut token = next(chain, params.seed, prompt, made);
-                if let Some(mask) = masks.mask(row.sequence)
+                if made < params.min_tokens && params.masked_until_min.contains(&token) {
+                    token = u32::from(b'z');
+                }
+                if let Some(mask) = masks.mask(row.sequence, place)
                     && !self.controls.ignores_masks()
                 {
                     token = allowed(&mask, token, extend(chain, made));
@@ -166,6 +174,9 @@ impl Backend for FakeBackend {
                     logprob: -0.5,
                     top: top.collect(),
                 });
+                if batch.row_drafts(row).get(place as usize) != Some(&token) {
+                    break;
+                }
             }
         }
         Ok(())

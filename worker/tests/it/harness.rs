@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use weir_model::backend::BackendLimits;
+use weir_model::backend::{Backend, BackendLimits};
 use weir_telemetry::{Metrics, Readiness};
 use weir_worker::{Announcer, Ended, Listen, Loaded, Serving, WorkerError, serve_loaded};
 
@@ -39,6 +39,9 @@ pub(crate) struct Options {
     pub(crate) orphan_grace: Option<Duration>,
     pub(crate) drain: Duration,
     pub(crate) max_waiting: u32,
+    pub(crate) draft_tokens: u32,
+    /// A real one instead of the function, with its vocabulary.
+    pub(crate) backend: Option<(Box<dyn Backend>, u32)>,
 }
 
 impl Default for Options {
@@ -48,6 +51,8 @@ impl Default for Options {
             orphan_grace: None,
             drain: Duration::from_secs(10),
             max_waiting: 256,
+            draft_tokens: 7,
+            backend: None,
         }
     }
 }
@@ -60,14 +65,18 @@ impl TestWorker {
     pub(crate) async fn start_with(options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let controls = Controls::default();
+        let (backend, vocab): (Box<dyn Backend>, u32) = options.backend.unwrap_or_else(|| {
+            let fake = FakeBackend::new(options.limits, controls.clone());
+            (Box::new(fake), VOCAB)
+        });
         let loaded = Loaded {
             version_digest: DIGEST.to_owned(),
             model: "fake".to_owned(),
             version: 1,
-            vocab: VOCAB,
+            vocab,
             end_tokens: vec![END],
             tokenizer: tokenizer(),
-            backend: Box::new(FakeBackend::new(options.limits, controls.clone())),
+            backend,
         };
         let (readiness, metrics) = (Readiness::new(), Metrics::new());
         readiness.set_not_ready("engine", "starting");
@@ -77,6 +86,7 @@ impl TestWorker {
             orphan_grace: options.orphan_grace,
             drain: options.drain,
             max_waiting: options.max_waiting,
+            draft_tokens: options.draft_tokens,
             readiness: readiness.clone(),
             metrics: metrics.clone(),
         };

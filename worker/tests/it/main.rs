@@ -6,6 +6,7 @@
     reason = "a test that cannot go on panics"
 )]
 
+mod drafts;
 mod fake;
 mod flow;
 mod gateway;
@@ -14,3 +15,4 @@ mod harness;
 mod output;
 mod ownership;
 mod process;
+mod soak;

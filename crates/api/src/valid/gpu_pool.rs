@@ -97,6 +97,8 @@ pub struct EngineLimits {
     pub kv_dtype: KvDtype,
     /// What becomes of the weights when they are loaded.
     pub weights: WeightFormat,
+    /// Tokens guessed ahead per sequence and step; the worker's default where absent.
+    pub draft_tokens: Option<u32>,
 }
 
 /// How many runs may wait, and for how long, by priority.
@@ -210,6 +212,7 @@ fn engine(given: &Engine, problems: &mut Problems) -> EngineLimits {
         block_tokens: unsigned(given.block_tokens.unwrap_or(16)),
         kv_dtype: given.kv_dtype.unwrap_or(KvDtype::Bf16),
         weights: given.weights.unwrap_or(WeightFormat::Stored),
+        draft_tokens: given.draft_tokens.map(unsigned),
     }
 }
 

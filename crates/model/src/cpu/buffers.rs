@@ -1,6 +1,6 @@
 //! What a pass writes, and how its attention is cut into tiles.
 
-use weir_scheduler::Row;
+use weir_scheduler::{DRAFTS_MAX, Row};
 
 use super::kernels::{CHUNK, KvPlace, Merge, QUERIES_MAX, QuantRows, Split, Tile};
 use crate::backend::BackendLimits;
@@ -51,7 +51,10 @@ impl Buffers {
         );
         let chunks = (limits.context_tokens as usize).div_ceil(CHUNK);
         let parts = (SPLIT_ROWS_MAX * config.head_count * chunks).min(PARTS_MAX);
-        let rows = max_rows.min(LOGIT_ROWS_MAX);
+        // Rows with guesses are sampled at several places.
+        let rows = (max_rows * (1 + DRAFTS_MAX))
+            .min(LOGIT_ROWS_MAX)
+            .min(max_tokens);
         let heads = config.head_count * config.head_dim;
         Self {
             x: vec![0.0; max_tokens * config.hidden_size],

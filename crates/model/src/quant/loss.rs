@@ -88,6 +88,7 @@ fn batch(tokens: &[u32], block_tokens: u32) -> Batch {
         token_count: count,
         block_offset: 0,
         block_count: blocks,
+        draft_count: 0,
         samples: false,
     });
     batch.tokens.extend_from_slice(tokens);
@@ -154,6 +155,7 @@ pub fn sample_text(
                 token_count: 1,
                 block_offset: slot * blocks,
                 block_count: blocks,
+                draft_count: 0,
                 samples: true,
             });
             batch.tokens.push(text[position as usize]);

@@ -22,6 +22,12 @@ impl TokenCounts {
         self.places.fill(0);
     }
 
+    /// Becomes equal to others, in the memory it has.
+    pub(crate) fn copy(&mut self, other: &Self) {
+        self.entries.clone_from(&other.entries);
+        self.places.clone_from(&other.places);
+    }
+
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }

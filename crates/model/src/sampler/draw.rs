@@ -1,6 +1,7 @@
 //! Filters and the draw, without sorting the vocabulary: weights are put into classes by their leading bits, and only tokens of
 //! the classes that can be chosen are sorted.
 
+use super::counts::TokenCounts;
 use crate::backend::SamplingParams;
 
 /// Leading bits of a positive f32 that make its class: eight of exponent, three of mantissa.
@@ -17,6 +18,8 @@ pub(crate) struct Scratch {
     counts: Vec<u32>,
     masses: Vec<f64>,
     raw: Vec<f32>,
+    /// Counts of a row whose guesses are not counted yet.
+    ahead: TokenCounts,
 }
 
 impl Scratch {
@@ -26,6 +29,7 @@ impl Scratch {
             counts: vec![0; CLASSES],
             masses: vec![0.0; CLASSES],
             raw: Vec::with_capacity(vocab_size),
+            ahead: TokenCounts::default(),
         }
     }
 
@@ -33,6 +37,15 @@ impl Scratch {
     pub(super) fn keep_raw(&mut self, logits: &[f32]) {
         self.raw.clear();
         self.raw.extend_from_slice(logits);
+    }
+
+    /// Counts with some more tokens of output.
+    pub(super) fn counts_with(&mut self, counts: &TokenCounts, output: &[u32]) -> &TokenCounts {
+        self.ahead.copy(counts);
+        for &token in output {
+            self.ahead.add_output(token);
+        }
+        &self.ahead
     }
 
     pub(super) fn raw(&self, token: u32) -> f32 {

@@ -30,6 +30,7 @@ fn run(logits: &[f32], params: &SamplingParams, position: u64, counts: &TokenCou
         position,
         output_len: 0,
         mask: None,
+        uncounted: &[],
     };
     let mut scratch = Scratch::new(logits.len());
     let kernels = Kernels::at_most(Level::Avx512);
@@ -290,6 +291,7 @@ fn masked_tokens_are_not_chosen_and_broken_logits_are_reported() {
         position: 0,
         output_len: 0,
         mask: None,
+        uncounted: &[],
     };
     let mut scratch = Scratch::new(2);
     let result = sample(
@@ -321,6 +323,7 @@ fn only_what_the_mask_allows_is_chosen_whatever_the_filters_say() {
                 position,
                 output_len: 0,
                 mask: Some(&mask),
+                uncounted: &[],
             };
             let chosen = sample(
                 &kernels,

@@ -80,6 +80,7 @@ pub(crate) fn add_row(batch: &mut Batch, sequence: &mut Sequence, count: u32) {
         token_count: count,
         block_offset: u32::try_from(batch.blocks.len()).unwrap(),
         block_count: blocks,
+        draft_count: 0,
         samples: end as usize == sequence.tokens.len(),
     });
     batch

@@ -4,7 +4,7 @@ use super::{FLOWS, Flow, Scheduler};
 use crate::config::CLASSES;
 use crate::list::NONE;
 use crate::sequence::State;
-use crate::{Batch, Row};
+use crate::{Batch, Row, SequenceId};
 
 /// No level: the flow has nothing to do.
 const IDLE: usize = usize::MAX;
@@ -22,6 +22,12 @@ impl Scheduler {
     ///
     /// O(rows + tokens planned + new blocks).
     pub fn plan(&mut self) -> &Batch {
+        self.plan_with(|_, drafts| drafts.len())
+    }
+
+    /// As [`Scheduler::plan`], where `check` says how many of the guesses of a row may be computed: the first ones that what the
+    /// sequence must follow allows.
+    pub fn plan_with(&mut self, check: impl FnMut(SequenceId, &[u32]) -> usize) -> &Batch {
         assert!(
             !self.in_flight,
             "step {} was planned and not completed",
@@ -34,7 +40,7 @@ impl Scheduler {
         self.partials.clear();
         self.chunks.clear();
         self.displace();
-        self.plan_decodes();
+        self.plan_decodes(check);
         self.plan_prefills();
         self.emit_chunks();
         let planned = self.batch.tokens.len();
@@ -51,7 +57,7 @@ impl Scheduler {
 
     /// One token for every runnable sequence that has only its last token to compute, in the order of the run list: the victim of
     /// a full pool is always one that is not planned yet.
-    fn plan_decodes(&mut self) {
+    fn plan_decodes(&mut self, mut check: impl FnMut(SequenceId, &[u32]) -> usize) {
         self.growth_tokens = 0;
         let mut place = 0;
         while let Some(at) = self.running.get(place).copied() {
@@ -70,9 +76,8 @@ impl Scheduler {
             place = place_now;
             if still_running {
                 self.count_growth(at);
-                let sequence = self.sequence_mut(at);
-                sequence.planned_tokens = 1;
-                self.emit_row(at, 1);
+                let drafts = self.draft(at, place, &mut check);
+                self.emit_row(at, 1, drafts);
                 place += 1;
             }
         }
@@ -148,11 +153,9 @@ impl Scheduler {
     /// Divides what the decode rows leave of the budget.
     fn plan_prefills(&mut self) {
         let decodes = self.batch.decode_rows;
-        let mut left = self.step_budget.saturating_sub(decodes);
-        // A budget below the decode rows must not stop prefills for ever.
-        if left == 0 && decodes < self.config.limits.max_batch_tokens {
-            left = 1;
-        }
+        let room = self.config.limits.max_batch_tokens - self.batch.decode_tokens();
+        // Guesses are on top of the budget: they pay for themselves. A budget below the decode rows must not stop prefills for ever.
+        let mut left = self.step_budget.saturating_sub(decodes).max(1).min(room);
         let levels = self.levels();
         let strict = self.strict_flow(&levels);
         for level in 0..=2 {
@@ -288,17 +291,19 @@ impl Scheduler {
                     tokens = aligned - sequence.computed;
                 }
             }
-            self.emit_row(at, tokens);
+            self.emit_row(at, tokens, 0);
         }
     }
 
-    fn emit_row(&mut self, at: u32, tokens: u32) {
+    /// A row of a sequence's next tokens and the first of the guesses.
+    fn emit_row(&mut self, at: u32, tokens: u32, draft_count: u32) {
         let (step, block_tokens) = (self.step, self.config.limits.block_tokens);
         let Self {
             sequences,
             batch,
             pool,
             row_sequences,
+            drafts,
             ..
         } = self;
         let sequence = &mut sequences[at as usize];
@@ -309,7 +314,8 @@ impl Scheduler {
         sequence.planned_step = step;
         sequence.planned_tokens = tokens;
         let (start, end) = (sequence.computed, sequence.computed + tokens);
-        let (first, count) = (start / block_tokens, end.div_ceil(block_tokens));
+        let written = end + draft_count;
+        let (first, count) = (start / block_tokens, written.div_ceil(block_tokens));
         let table = &sequence.blocks[..count as usize];
         for block in &table[first as usize..] {
             assert!(
@@ -323,7 +329,8 @@ impl Scheduler {
             slot: sequence.slot,
             start,
             token_offset: u32::try_from(batch.tokens.len()).expect("bounded by the step's tokens"),
-            token_count: tokens,
+            token_count: tokens + draft_count,
+            draft_count,
             block_offset: u32::try_from(batch.blocks.len())
                 .expect("tables are bounded by contexts"),
             block_count: count,
@@ -332,6 +339,9 @@ impl Scheduler {
         batch
             .tokens
             .extend_from_slice(&sequence.tokens[start as usize..end as usize]);
+        batch
+            .tokens
+            .extend_from_slice(&drafts[..draft_count as usize]);
         batch.blocks.extend_from_slice(table);
         row_sequences.push(at);
     }

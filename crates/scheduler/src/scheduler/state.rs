@@ -180,6 +180,8 @@ impl Scheduler {
             prefill_tokens_waiting: self.waiting_tokens,
             kv_tokens: 0,
             preemptions: self.preemptions,
+            drafted_tokens: self.drafted,
+            accepted_tokens: self.accepted,
         };
         for at in &self.running {
             let sequence = self.sequence(*at);

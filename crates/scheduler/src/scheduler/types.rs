@@ -104,6 +104,8 @@ pub struct Outcome {
     pub token: u32,
     /// Output tokens of the sequence so far, this one included.
     pub output_tokens: u32,
+    /// Whether it had been guessed: no step of its own was needed for the one after it.
+    pub is_draft: bool,
     /// Whether this was the last one allowed: the sequence has ended, whatever the verdict.
     pub is_last: bool,
 }
@@ -142,4 +144,8 @@ pub struct Stats {
     pub kv_tokens: u64,
     /// Preemptions so far.
     pub preemptions: u64,
+    /// Guesses computed so far.
+    pub drafted_tokens: u64,
+    /// Those of them that came true and were taken.
+    pub accepted_tokens: u64,
 }

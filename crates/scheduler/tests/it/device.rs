@@ -67,7 +67,7 @@ impl Device {
             );
             let progress = self.progress.get_mut(&row.sequence).unwrap();
             assert_eq!(*progress, row.start, "rows go on where the last ended");
-            *progress += row.token_count;
+            *progress += row.known_count();
             let blocks = batch.row_blocks(row);
             let (first, end) = (row.start / self.block_tokens, row.start + row.token_count);
             for block in &blocks[..first as usize] {
@@ -92,7 +92,16 @@ impl Device {
             }
             self.computed_tokens += u64::from(row.token_count);
             if row.samples {
-                sampled.push(token_of(self.kv[place(end - 1)]));
+                let mut last = row.start + row.known_count() - 1;
+                sampled.push(token_of(self.kv[place(last)]));
+                for guess in batch.row_drafts(row) {
+                    if sampled.last() != Some(guess) {
+                        break;
+                    }
+                    last += 1;
+                    *progress += 1;
+                    sampled.push(token_of(self.kv[place(last)]));
+                }
             }
         }
         sampled
@@ -118,10 +127,21 @@ pub(crate) fn is_end(token: u32) -> bool {
     token == 0
 }
 
+/// A hash of all tokens, with the last one in its lowest bits.
 fn after(state: u64, token: u32) -> u64 {
-    mix(state ^ (u64::from(token) + 1).wrapping_mul(0xA076_1D64_78BD_642F))
+    let hash = mix(state ^ (u64::from(token) + 1).wrapping_mul(0xA076_1D64_78BD_642F));
+    hash & !0x7F | u64::from(token)
 }
 
+/// Mostly what follows from the last token alone, so that outputs repeat themselves and guesses come true.
 fn token_of(state: u64) -> u32 {
-    u32::try_from(mix(state) % VOCAB).unwrap()
+    let hash = mix(state);
+    let token = if hash % 16 < 14 {
+        // Four tokens follow each other.
+        let last = state & 0x7F;
+        (last & !3 | (last + 1) & 3) % VOCAB
+    } else {
+        (hash >> 8) % VOCAB
+    };
+    u32::try_from(token).unwrap()
 }

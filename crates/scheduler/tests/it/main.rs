@@ -4,6 +4,7 @@
 mod allocations;
 mod counting;
 mod device;
+mod drafts;
 mod failures;
 mod fairness;
 mod random;

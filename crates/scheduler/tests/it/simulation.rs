@@ -20,6 +20,7 @@ fn config(random: &mut Random) -> Config {
         } else {
             Mode::MaxUtilization
         },
+        max_drafts: random.below(8),
         max_waiting: 40,
         class_bounds: [8, 40],
         max_long_prefills: 1 + random.below(3),
@@ -86,6 +87,8 @@ struct Seen {
     trace: u64,
     cached_tokens: u64,
     preemptions: u64,
+    drafted: u64,
+    accepted: u64,
     refused: u64,
     ended: usize,
 }
@@ -123,6 +126,8 @@ fn simulate(seed: u64) -> Seen {
             .map(|record| u64::from(record.cached_tokens))
             .sum(),
         preemptions: world.scheduler.stats().preemptions,
+        drafted: world.scheduler.stats().drafted_tokens,
+        accepted: world.scheduler.stats().accepted_tokens,
         refused,
         ended: world.records.len(),
     }
@@ -140,6 +145,8 @@ fn every_request_gets_what_it_would_get_alone() {
     let sum = |of: fn(&Seen) -> u64| seen.iter().map(of).sum::<u64>();
     assert!(sum(|s| s.cached_tokens) > 10_000);
     assert!(sum(|s| s.preemptions) > 1_000);
+    assert!(sum(|s| s.accepted) > 10_000);
+    assert!(sum(|s| s.drafted) > sum(|s| s.accepted) + 10_000);
     assert!(sum(|s| s.refused) > 100);
     assert!(seen.iter().map(|s| s.ended).sum::<usize>() > 10_000);
 }
