@@ -37,8 +37,8 @@ pub(crate) enum Extent {
 impl Extent {
     /// How often the tests that count faults inject one: kills of processes (with each store), crash points in process, worlds in which
     /// the power is cut eight times, request keys that two gateways are asked for at once, schemas that outputs follow, and how many times
-    /// the usual number of hostile clients come; deaths in the model of a run's life, and seeds of the simulations of queues and of rollouts.
-    fn counts(self) -> [(&'static str, &'static str); 10] {
+    /// the usual number of hostile clients come; changes of each file a parser is given, and how many seconds the engine's soak takes; deaths in the model of a run's life, and seeds of the simulations of queues and of rollouts.
+    fn counts(self) -> [(&'static str, &'static str); 12] {
         match self {
             Self::Usual => [
                 ("WEIR_KILLS", "60"),
@@ -51,6 +51,8 @@ impl Extent {
                 ("WEIR_SEEDS", "1"),
                 ("WEIR_ROLLOUTS", "300"),
                 ("WEIR_HOSTILE", "1"),
+                ("WEIR_FUZZ_ROUNDS", "400"),
+                ("WEIR_SOAK_S", "0"),
             ],
             Self::Full => [
                 ("WEIR_KILLS", "500"),
@@ -63,6 +65,8 @@ impl Extent {
                 ("WEIR_SEEDS", "20"),
                 ("WEIR_ROLLOUTS", "3000"),
                 ("WEIR_HOSTILE", "10"),
+                ("WEIR_FUZZ_ROUNDS", "100000"),
+                ("WEIR_SOAK_S", "1800"),
             ],
         }
     }

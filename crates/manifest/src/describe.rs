@@ -170,6 +170,8 @@ fn precision(files: &Files, config: &Value) -> Result<String, SignError> {
         Some("bfloat16") => Ok("bf16".to_owned()),
         Some("float16") => Ok("f16".to_owned()),
         Some("float32") => Ok("f32".to_owned()),
+        // What `weir sign` writes from a GGUF file: the type that most of its bytes have.
+        Some(word) if word.len() <= 8 && word.starts_with('q') => Ok(word.to_owned()),
         _ => Err(fault(
             "model.safetensors",
             "is missing, and config.json has no known dtype",

@@ -7,6 +7,9 @@ pub mod backend;
 pub mod config;
 pub mod cpu;
 pub mod files;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod gguf;
 pub mod load;
 pub mod quant;
 mod sampler;

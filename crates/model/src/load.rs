@@ -3,6 +3,7 @@
 use crate::config::{CONFIG_FILE, ConfigError, ModelConfig};
 use crate::cpu::{CpuBackend, CpuError, CpuOptions};
 use crate::files::{FileError, FileSource};
+use crate::gguf::{GgufFiles, GgufFilesError};
 use crate::weights::{TensorFiles, WeightsError};
 
 /// A model cannot be loaded.
@@ -11,6 +12,9 @@ pub enum LoadError {
     /// A file is missing or unreadable.
     #[error("cannot read the model's files")]
     File(#[source] FileError),
+    /// The GGUF file is unusable.
+    #[error("cannot read the model")]
+    Gguf(#[source] GgufFilesError),
     /// The configuration is unusable.
     #[error("model is not supported")]
     Config(#[source] ConfigError),
@@ -27,7 +31,9 @@ impl LoadError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::File(_) => "FileUnreadable",
-            Self::Config(_) | Self::Cpu(CpuError::HeadDim { .. }) => "UnsupportedModel",
+            Self::Config(_) | Self::Gguf(_) | Self::Cpu(CpuError::HeadDim { .. }) => {
+                "UnsupportedModel"
+            }
             Self::Weights(_) | Self::Cpu(CpuError::Weights(_)) => "WeightsInvalid",
             Self::Cpu(CpuError::Option { .. }) => "EngineOptionInvalid",
             Self::Cpu(CpuError::Thread(_)) => "ThreadsUnavailable",
@@ -41,8 +47,9 @@ impl LoadError {
 /// # Errors
 /// A file is missing or broken, something is unsupported, or an option is out of bounds.
 pub fn load_cpu(files: &dyn FileSource, options: &CpuOptions) -> Result<CpuBackend, LoadError> {
+    let files = GgufFiles::without_text(files).map_err(LoadError::Gguf)?;
     let config = ModelConfig::parse(&files.require(CONFIG_FILE).map_err(LoadError::File)?)
         .map_err(LoadError::Config)?;
-    let tensors = TensorFiles::open(files).map_err(LoadError::Weights)?;
+    let tensors = TensorFiles::open(&files).map_err(LoadError::Weights)?;
     CpuBackend::new(tensors, &config, options).map_err(LoadError::Cpu)
 }

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use crate::config::{CONFIG_FILE, ConfigError, GENERATION_FILE, GenerationConfig, ModelConfig};
 use crate::files::{FileError, FileSource};
+use crate::gguf::{GgufFiles, GgufFilesError};
 use crate::template::{
     ChatInput, ChatTemplate, RenderedChat, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TemplateError,
 };
@@ -21,6 +22,9 @@ pub enum TextError {
     /// A file is missing or unreadable.
     #[error("cannot read the model's files")]
     File(#[source] FileError),
+    /// The GGUF file is unusable.
+    #[error("cannot read the model")]
+    Gguf(#[source] GgufFilesError),
     /// A configuration is unusable.
     #[error("model is not supported")]
     Config(#[source] ConfigError),
@@ -59,12 +63,13 @@ pub struct ModelText {
 }
 
 impl ModelText {
-    /// Loads from config.json, tokenizer.json and, where there, `generation_config.json`, `tokenizer_config.json` and
+    /// Loads from config.json, tokenizer.json (both may be in a GGUF file) and, where there, `generation_config.json`, `tokenizer_config.json` and
     /// `chat_template.jinja`.
     ///
     /// # Errors
     /// A file is missing, unreadable or asks for something unsupported; the chain of causes names file, key and value.
     pub fn from_files(files: &dyn FileSource) -> Result<Self, TextError> {
+        let files = GgufFiles::over(files).map_err(TextError::Gguf)?;
         let config = ModelConfig::parse(&files.require(CONFIG_FILE).map_err(TextError::File)?)
             .map_err(TextError::Config)?;
         let generation = files.read(GENERATION_FILE).map_err(TextError::File)?;

@@ -1,9 +1,11 @@
-//! Tensors from safetensors files, mapped in place.
+//! Tensors from safetensors or GGUF files, mapped in place.
 //!
 //! A file is mapped from the descriptor it came with and its header is checked against the file's size before anything else is
 //! believed. The mapping is shared with the file: whoever can write to the artifact can change what serves, so the artifact must
 //! lie where only the verifier's side can write.
 
+mod error;
+mod gguf;
 mod parts;
 #[cfg(test)]
 mod tests;
@@ -12,117 +14,19 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
-use crate::files::{FileError, FileSource};
+use crate::files::FileSource;
+use crate::gguf::{BlockType, ENDING, only};
+
+pub use error::WeightsError;
 
 /// Name of the only weights file of an unsharded model.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 /// Name of the file that says which tensor is in which shard.
 pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
-
-/// Weights cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum WeightsError {
-    /// A file cannot be had.
-    #[error("cannot open the model's weights")]
-    File(#[source] FileError),
-    /// There are neither weights nor an index.
-    #[error(
-        "model has neither \"{WEIGHTS_FILE}\" nor \"{WEIGHTS_INDEX_FILE}\"; other formats are not supported"
-    )]
-    Absent,
-    /// The index is unusable.
-    #[error("\"{WEIGHTS_INDEX_FILE}\": {what}")]
-    Index {
-        /// What is wrong.
-        what: String,
-    },
-    /// A file cannot be mapped.
-    #[error("cannot map \"{file}\" into memory")]
-    Map {
-        /// The file.
-        file: String,
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A header is broken or does not fit its file.
-    #[error("\"{file}\" is not a whole safetensors file")]
-    Header {
-        /// The file.
-        file: String,
-        /// The cause.
-        #[source]
-        source: safetensors::SafeTensorError,
-    },
-    /// Two shards hold a tensor.
-    #[error("tensor \"{name}\" is in \"{first}\" and in \"{second}\"")]
-    Twice {
-        /// The tensor.
-        name: String,
-        /// A shard.
-        first: String,
-        /// Another.
-        second: String,
-    },
-    /// The network needs a tensor that is not there.
-    #[error("tensor \"{name}\" is missing; the configuration asks for shape {shape:?}")]
-    Missing {
-        /// The tensor.
-        name: String,
-        /// The shape it should have.
-        shape: Vec<usize>,
-    },
-    /// A tensor has another shape than the configuration says.
-    #[error(
-        "tensor \"{name}\" in \"{file}\" has shape {shape:?}, but the configuration asks for {want:?}"
-    )]
-    Shape {
-        /// The tensor.
-        name: String,
-        /// Its file.
-        file: String,
-        /// Its shape.
-        shape: Vec<usize>,
-        /// The shape it should have.
-        want: Vec<usize>,
-    },
-    /// A tensor has a type no kernel reads.
-    #[error("tensor \"{name}\" in \"{file}\" has type {dtype}; supported are BF16, F16 and F32")]
-    Type {
-        /// The tensor.
-        name: String,
-        /// Its file.
-        file: String,
-        /// Its type.
-        dtype: String,
-    },
-    /// The parts of a quantized matrix do not lie as they must.
-    #[error(
-        "tensor \"{name}\" must be in \"{file}\", where its integers are, and at an even place"
-    )]
-    Split {
-        /// The tensor.
-        name: String,
-        /// The file.
-        file: String,
-    },
-    /// Files hold tensors the network has no place for.
-    #[error(
-        "tensor \"{name}\" in \"{file}\" and {more} more have no place in the network; the configuration is of another model"
-    )]
-    Extra {
-        /// One of them.
-        name: String,
-        /// Its file.
-        file: String,
-        /// How many others.
-        more: usize,
-    },
-}
 
 /// Number format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,14 +37,17 @@ pub enum WeightType {
     F16,
     /// IEEE single
     F32,
+    /// Blocks of a GGUF file; quantized our way before anything is multiplied with them.
+    Blocks(BlockType),
 }
 
 impl WeightType {
-    /// Bytes per element.
-    pub fn size(self) -> usize {
+    /// Bytes of so many elements, whole blocks of them.
+    pub fn bytes_of(self, elements: usize) -> usize {
         match self {
-            Self::Bf16 | Self::F16 => 2,
-            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2 * elements,
+            Self::F32 => 4 * elements,
+            Self::Blocks(block) => elements / block.elements() * block.bytes(),
         }
     }
 }
@@ -161,7 +68,7 @@ pub struct Matrix {
 impl Matrix {
     /// (rows, cols) elements, not necessarily aligned.
     pub fn bytes(&self) -> &[u8] {
-        &self.map[self.start..][..self.rows * self.cols * self.dtype.size()]
+        &self.map[self.start..][..self.dtype.bytes_of(self.rows * self.cols)]
     }
 
     /// Writes one row as f32 into `out` (cols).
@@ -172,8 +79,8 @@ impl Matrix {
             self.rows,
             out.len()
         );
-        let size = self.dtype.size();
-        let bytes = &self.bytes()[row * self.cols * size..][..self.cols * size];
+        let size = self.dtype.bytes_of(self.cols);
+        let bytes = &self.bytes()[row * size..][..size];
         let halves = bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
         match self.dtype {
             WeightType::Bf16 => out
@@ -184,6 +91,7 @@ impl Matrix {
                 .iter_mut()
                 .zip(halves)
                 .for_each(|(x, pair)| *x = half::f16::from_le_bytes(pair).to_f32()),
+            WeightType::Blocks(block) => block.read(bytes, out),
             WeightType::F32 => {
                 let words = bytes
                     .chunks_exact(4)
@@ -206,6 +114,10 @@ impl Matrix {
 struct Place {
     shard: usize,
     dtype: Dtype,
+    /// How the bytes are to be read, where no type of safetensors says.
+    block: Option<BlockType>,
+    /// Rows of a head, where a head's rows are interleaved.
+    head_dim: Option<usize>,
     shape: Vec<usize>,
     start: usize,
     end: usize,
@@ -224,18 +136,14 @@ struct Index {
 }
 
 impl TensorFiles {
-    /// Maps `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+    /// Maps `model.safetensors`, or the shards that `model.safetensors.index.json` names, or the only GGUF file.
     ///
     /// # Errors
     /// A file is missing, cannot be mapped or is broken.
     pub fn open(files: &dyn FileSource) -> Result<Self, WeightsError> {
         let names = files.names();
         let has = |name: &str| names.iter().any(|have| have == name);
-        let mut all = Self {
-            shards: Vec::new(),
-            tensors: BTreeMap::new(),
-            taken: BTreeSet::new(),
-        };
+        let mut all = Self::empty();
         if has(WEIGHTS_INDEX_FILE) {
             let bytes = files
                 .require(WEIGHTS_INDEX_FILE)
@@ -250,8 +158,36 @@ impl TensorFiles {
             all.check_against(&index)?;
         } else if has(WEIGHTS_FILE) {
             all.add(files, WEIGHTS_FILE)?;
+        } else if let Some(file) = only(&names).map_err(WeightsError::Gguf)? {
+            all.add_gguf(files, file)?;
         } else {
             return Err(WeightsError::Absent);
+        }
+        Ok(all)
+    }
+
+    fn empty() -> Self {
+        Self {
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+            taken: BTreeSet::new(),
+        }
+    }
+
+    /// From one file's bytes, told apart by its name, for tests of hostile files.
+    pub(crate) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, WeightsError> {
+        let failed = |source| WeightsError::Map {
+            file: name.to_owned(),
+            source,
+        };
+        let mut map = MmapMut::map_anon(bytes.len().max(1)).map_err(failed)?;
+        map[..bytes.len()].copy_from_slice(bytes);
+        let map = Arc::new(map.make_read_only().map_err(failed)?);
+        let mut all = Self::empty();
+        if name.ends_with(ENDING) {
+            all.add_gguf_map(name, map)?;
+        } else {
+            all.add_map(name, map)?;
         }
         Ok(all)
     }
@@ -277,11 +213,12 @@ impl TensorFiles {
                 want,
             });
         }
-        let dtype = match place.dtype {
-            Dtype::BF16 => WeightType::Bf16,
-            Dtype::F16 => WeightType::F16,
-            Dtype::F32 => WeightType::F32,
-            other => {
+        let dtype = match (place.block, place.dtype) {
+            (Some(block), _) => WeightType::Blocks(block),
+            (None, Dtype::BF16) => WeightType::Bf16,
+            (None, Dtype::F16) => WeightType::F16,
+            (None, Dtype::F32) => WeightType::F32,
+            (None, other) => {
                 let dtype = format!("{other:?}");
                 return Err(WeightsError::Type {
                     name: name.to_owned(),
@@ -293,9 +230,21 @@ impl TensorFiles {
         let cols = *shape
             .last()
             .expect("tensors of the network have a dimension");
+        let (map, start) = match place.head_dim {
+            None => (Arc::clone(map), place.start),
+            Some(head_dim) => {
+                let bytes = &map[place.start..place.end];
+                let ordered = gguf::in_order(bytes, (shape[0], head_dim));
+                let failed = |source| WeightsError::Memory {
+                    name: name.to_owned(),
+                    source,
+                };
+                (ordered.map_err(failed)?, 0)
+            }
+        };
         let matrix = Matrix {
-            map: Arc::clone(map),
-            start: place.start,
+            map,
+            start,
             dtype,
             rows: shape.iter().product::<usize>() / cols,
             cols,
@@ -327,7 +276,10 @@ impl TensorFiles {
     }
 
     fn add(&mut self, files: &dyn FileSource, name: &str) -> Result<(), WeightsError> {
-        let map = map_file(files, name)?;
+        self.add_map(name, map_file(files, name)?)
+    }
+
+    fn add_map(&mut self, name: &str, map: Arc<Mmap>) -> Result<(), WeightsError> {
         let header = |source| WeightsError::Header {
             file: name.to_owned(),
             source,
@@ -340,6 +292,8 @@ impl TensorFiles {
             let place = Place {
                 shard: self.shards.len(),
                 dtype: info.dtype,
+                block: None,
+                head_dim: None,
                 shape: info.shape.clone(),
                 start,
                 end: data + info.data_offsets.1,
@@ -379,7 +333,7 @@ impl TensorFiles {
 }
 
 #[expect(unsafe_code, reason = "mapping a file is unsafe")]
-fn map_file(files: &dyn FileSource, name: &str) -> Result<Arc<Mmap>, WeightsError> {
+pub(crate) fn map_file(files: &dyn FileSource, name: &str) -> Result<Arc<Mmap>, WeightsError> {
     let file = files.file(name).map_err(WeightsError::File)?;
     let failed = |source| WeightsError::Map {
         file: name.to_owned(),

@@ -5,6 +5,8 @@
 
 pub mod error;
 pub mod frames;
+#[doc(hidden)]
+pub mod fuzz;
 
 /// The gateway-worker protocol, generated from `proto/worker.proto`.
 #[allow(

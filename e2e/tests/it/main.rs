@@ -30,6 +30,7 @@ mod metrics;
 mod openai;
 mod outages;
 mod partition;
+mod quantized;
 mod race;
 mod replay;
 mod replica_death;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
+use weir_model::gguf::GgufFiles;
 use weir_model::quant::{Loss, QuantKind, measure_loss, sample_text, write_quantized};
 use weir_model::{CpuBackend, CpuOptions, ModelText, OpenFiles, load_cpu};
 
@@ -24,7 +25,7 @@ const SAMPLE_TOKENS: u32 = 2048;
 /// measured on a text, or on what the original model writes by itself.
 #[derive(Debug, Parser)]
 pub struct Args {
-    /// Model directory in the Hugging Face layout.
+    /// Model directory in the Hugging Face layout, or with a GGUF file.
     dir: PathBuf,
     /// Directory to write; it must not exist.
     out: PathBuf,
@@ -123,12 +124,20 @@ fn copy_others(dir: &Path, out: &Path) -> Result<()> {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        let is_weights =
-            name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+        let is_weights = [".safetensors", ".safetensors.index.json", ".gguf"]
+            .iter()
+            .any(|end| name.ends_with(end));
         if path.is_file() && !is_weights && !LEFT_OUT.contains(&name) {
             fs::copy(&path, out.join(name))
                 .with_context(|| format!("cannot copy {}", path.display()))?;
         }
+    }
+    let files =
+        OpenFiles::from_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let made = GgufFiles::over(&files)
+        .with_context(|| format!("cannot use the model in {}", dir.display()))?;
+    for (name, bytes) in made.made() {
+        fs::write(out.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
     }
     Ok(())
 }

@@ -9,6 +9,8 @@ use weir_manifest::{
     Digest, FilePath, SIGNATURE_FILE, SignRequest, SignedVersion, SigningKey, VersionIdentity,
     sign_directory,
 };
+use weir_model::OpenFiles;
+use weir_model::gguf::GgufFiles;
 
 /// Sign a model directory as a version.
 ///
@@ -186,6 +188,7 @@ fn sign(args: &Args) -> Result<SignedVersion> {
             args.key.display()
         );
     }
+    unpack(&args.dir)?;
     sign_directory(&SignRequest {
         dir: &args.dir,
         identity: &identity,
@@ -195,6 +198,21 @@ fn sign(args: &Args) -> Result<SignedVersion> {
         progress: None,
     })
     .with_context(|| format!("cannot sign {}", args.dir.display()))
+}
+
+/// Writes the text side of a GGUF file beside it, where it is absent: gateways read it without the weights, and it is signed like everything
+/// else.
+fn unpack(dir: &Path) -> Result<()> {
+    let files =
+        OpenFiles::from_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let files = GgufFiles::over(&files)
+        .with_context(|| format!("cannot use the model in {}", dir.display()))?;
+    for (name, bytes) in files.made() {
+        std::fs::write(dir.join(name), bytes)
+            .with_context(|| format!("cannot write {name} into {}", dir.display()))?;
+        eprintln!("wrote {name}, made from the GGUF file");
+    }
+    Ok(())
 }
 
 fn signed_block<'a>(args: &'a Args, version: &'a SignedVersion, base: Option<&Path>) -> Signed<'a> {

@@ -36,7 +36,7 @@ pub struct Manifest {
     #[schemars(length(min = 1, max = 64), regex(pattern = "^[A-Za-z0-9_]+$"))]
     pub architecture: String,
 
-    /// The precision of the weights: bf16, f16 or f32. Cannot change.
+    /// The precision of the weights: bf16, f16, f32, int8, int4, or the blocks of a GGUF file, such as q8_0. Cannot change.
     pub precision: Precision,
 
     /// The longest context, prompt and output together, in tokens. Cannot change.
@@ -99,6 +99,29 @@ pub enum Precision {
     F16,
     /// IEEE single, 32 bits.
     F32,
+    /// Integers of 8 bits, as `weir quantize` writes them.
+    Int8,
+    /// Integers of 4 bits, as `weir quantize` writes them.
+    Int4,
+    /// Blocks of a GGUF file: 8 bits.
+    Q8_0,
+    /// Blocks of a GGUF file: 4 bits.
+    Q4_0,
+    /// Blocks of a GGUF file: 4 bits with a minimum.
+    Q4_1,
+    /// Blocks of a GGUF file: 5 bits.
+    Q5_0,
+    /// Blocks of a GGUF file: 5 bits with a minimum.
+    Q5_1,
+    /// Large blocks of a GGUF file: 4 bits.
+    #[serde(rename = "q4_k")]
+    Q4K,
+    /// Large blocks of a GGUF file: 5 bits.
+    #[serde(rename = "q5_k")]
+    Q5K,
+    /// Large blocks of a GGUF file: 6 bits.
+    #[serde(rename = "q6_k")]
+    Q6K,
 }
 
 impl Precision {
@@ -108,6 +131,16 @@ impl Precision {
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
             Self::F32 => "f32",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
+            Self::Q5_0 => "q5_0",
+            Self::Q5_1 => "q5_1",
+            Self::Q4K => "q4_k",
+            Self::Q5K => "q5_k",
+            Self::Q6K => "q6_k",
         }
     }
 }

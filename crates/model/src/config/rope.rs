@@ -11,6 +11,8 @@ pub struct Rope {
     pub theta: f64,
     /// Llama 3's change of low frequencies, if any.
     pub llama3: Option<Llama3Rope>,
+    /// (`head_dim` / 2) what each frequency is divided by, where the file lists it.
+    pub factors: Option<Vec<f32>>,
 }
 
 /// Frequencies whose wavelength is long against the trained context are divided by `factor`, those in between blended.
@@ -26,6 +28,30 @@ pub struct Llama3Rope {
     pub original_context: f32,
 }
 
+/// The kind that lists a factor for each frequency: ours, for files that carry the factors themselves.
+const FACTORS: &str = "weir_factors";
+
+fn factors(scaling: &Keys) -> Result<Vec<f32>, ConfigError> {
+    let numbers = scaling.get("factors").and_then(Value::as_array);
+    let numbers = numbers.filter(|numbers| numbers.len() <= 1 << 12);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the network computes in f32"
+    )]
+    let one = |number: &Value| {
+        let number = number.as_f64()? as f32;
+        (1e-3..=1e6).contains(&number).then_some(number)
+    };
+    numbers
+        .and_then(|numbers| numbers.iter().map(one).collect())
+        .ok_or_else(|| {
+            scaling.refuse(
+                "factors",
+                "must be a list of numbers from 0.001 to 1000000".to_owned(),
+            )
+        })
+}
+
 impl Rope {
     /// `rope_parameters` is how transformers 5 writes what 4 wrote as `rope_theta` and `rope_scaling`.
     pub(super) fn read(keys: &Keys) -> Result<Self, ConfigError> {
@@ -33,14 +59,16 @@ impl Rope {
             Some(object) => ("rope_parameters", Some(object)),
             None => ("rope_scaling", keys.object("rope_scaling")?),
         };
+        let plain = |theta: f32| Self {
+            theta: f64::from(theta),
+            llama3: None,
+            factors: None,
+        };
         let outer_theta = keys.number("rope_theta", 10_000.0, 1.0..=1e12)?;
         let Some(scaling) = scaling else {
-            return Ok(Self {
-                theta: f64::from(outer_theta),
-                llama3: None,
-            });
+            return Ok(plain(outer_theta));
         };
-        let theta = f64::from(scaling.number("rope_theta", outer_theta, 1.0..=1e12)?);
+        let theta = scaling.number("rope_theta", outer_theta, 1.0..=1e12)?;
         let one = scaling.number("partial_rotary_factor", 1.0, 0.0..=1.0)?;
         if (one - 1.0).abs() > f32::EPSILON {
             return Err(scaling.refuse(
@@ -50,17 +78,15 @@ impl Rope {
         }
         let kind = scaling.get("rope_type").or_else(|| scaling.get("type"));
         match kind.and_then(Value::as_str) {
-            None if kind.is_none() => Ok(Self {
-                theta,
-                llama3: None,
-            }),
-            Some("default") => Ok(Self {
-                theta,
-                llama3: None,
-            }),
+            None if kind.is_none() => Ok(plain(theta)),
+            Some("default") => Ok(plain(theta)),
             Some("llama3") => Ok(Self {
-                theta,
                 llama3: Some(Llama3Rope::read(&scaling, keys)?),
+                ..plain(theta)
+            }),
+            Some(FACTORS) => Ok(Self {
+                factors: Some(factors(&scaling)?),
+                ..plain(theta)
             }),
             _ => Err(keys.refuse(
                 key,
@@ -86,6 +112,11 @@ impl Rope {
                 self.llama3
                     .as_ref()
                     .map_or(frequency, |llama3| llama3.rescale(frequency))
+            })
+            .enumerate()
+            .map(|(at, frequency)| {
+                let factor = self.factors.as_ref().and_then(|factors| factors.get(at));
+                factor.map_or(frequency, |factor| frequency / factor)
             })
             .collect()
     }

@@ -37,7 +37,8 @@ fn a_whole_configuration_is_read() {
         config.rope,
         Rope {
             theta: 10_000.0,
-            llama3: None
+            llama3: None,
+            factors: None
         }
     );
     assert!(
@@ -101,6 +102,7 @@ fn both_spellings_of_position_scaling_are_read() {
     );
     let plain = Rope {
         llama3: None,
+        factors: None,
         ..old.rope
     }
     .inverse_frequencies(8);

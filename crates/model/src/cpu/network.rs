@@ -3,8 +3,8 @@
 use super::kernels::Packer;
 use super::{CpuError, WeightFormat};
 use crate::config::ModelConfig;
-use crate::quant::{QuantMatrix, Weights};
-use crate::weights::TensorFiles;
+use crate::quant::{QuantKind, QuantMatrix, Weights};
+use crate::weights::{TensorFiles, WeightType};
 
 /// A network's weights. Matrices stay where they are mapped; vectors are small and become f32.
 pub(super) struct Network {
@@ -102,12 +102,15 @@ impl Loader<'_, '_> {
             return Ok(Weights::Quantized(matrix));
         }
         let matrix = self.files.take(name, shape).map_err(CpuError::Weights)?;
-        match self.format {
-            WeightFormat::Stored => Ok(Weights::Stored(matrix)),
-            WeightFormat::Quantized(kind) => QuantMatrix::pack(&matrix, kind, self.packer)
-                .map(Weights::Quantized)
-                .map_err(CpuError::Memory),
-        }
+        let kind = match (self.format, matrix.dtype) {
+            (WeightFormat::Quantized(kind), _) => kind,
+            // Eight bits lose least of what blocks of other formats hold.
+            (WeightFormat::Stored, WeightType::Blocks(_)) => QuantKind::Int8,
+            (WeightFormat::Stored, _) => return Ok(Weights::Stored(matrix)),
+        };
+        QuantMatrix::pack(&matrix, kind, self.packer)
+            .map(Weights::Quantized)
+            .map_err(CpuError::Memory)
     }
 
     fn vector(&mut self, name: &str, size: usize) -> Result<Vec<f32>, CpuError> {

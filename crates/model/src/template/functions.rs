@@ -114,7 +114,8 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        let Some(length) = tag.find("%}").map(|end| end + 2) else {
+        // Behind the opening: "{%}" is no tag.
+        let Some(length) = tag[2..].find("%}").map(|end| end + 4) else {
             rest = tag;
             break;
         };

@@ -1,6 +1,7 @@
 use std::io::Write as _;
 
 use super::*;
+use crate::files::FileError;
 use crate::files::OpenFiles;
 
 /// A safetensors file of f32 tensors, all zero.

@@ -5,6 +5,9 @@
 )]
 
 mod allocation;
+mod drafts;
+mod fuzz;
+mod gguf;
 mod harness;
 mod invariance;
 mod parity;

@@ -123,3 +123,52 @@ fn seeds_differ_by_run_and_repeat() {
         request.sampling.seed
     );
 }
+
+/// Numbers in every field, and what passes must be in range for the engine.
+#[test]
+fn no_submit_gets_through_that_the_engine_could_not_carry_out() {
+    let mut state = 7_u64;
+    let mut random = move || {
+        state = split_mix(state);
+        state
+    };
+    let mut accepted = 0;
+    for _ in 0..20_000 {
+        let mut frame = submit();
+        for _ in 0..=random() % 3 {
+            let number = [0, 1, 99, 100, 300, 1 << 20, u64::from(u32::MAX)]
+                [usize::try_from(random() % 7).unwrap()];
+            let small = u32::try_from(number).unwrap();
+            let real = f32::from_bits(u32::try_from(random() >> 32).unwrap());
+            let sampling = frame.sampling.get_or_insert_default();
+            match random() % 14 {
+                0 => frame.max_output_tokens = small,
+                1 => frame.choices = small,
+                2 => frame.prompt = vec![small % 400; usize::try_from(random() % 130).unwrap()],
+                3 => frame.trust_scope = vec![1; usize::try_from(number % 64).unwrap()].into(),
+                4 => frame.run = vec![1; usize::try_from(number % 20).unwrap()].into(),
+                5 => sampling.temperature = real,
+                6 => sampling.top_p = real,
+                7 => sampling.top_k = small,
+                8 => sampling.repetition_penalty = real,
+                9 => sampling.logprobs = Some(small),
+                10 => sampling.min_tokens = small,
+                11 => {
+                    sampling.stop_token_ids = vec![small; usize::try_from(random() % 300).unwrap()];
+                }
+                12 => sampling.stop = vec![String::new(); usize::try_from(random() % 2).unwrap()],
+                _ => sampling.frequency_penalty = real,
+            }
+        }
+        let Ok(request) = Request::check(frame, None, &served()) else {
+            continue;
+        };
+        accepted += 1;
+        let length = request.prompt.len() + request.rules.max_tokens as usize;
+        assert!(length <= 100 && request.rules.max_tokens > 0, "{request:?}");
+        assert!(request.sampling.temperature.is_finite() && request.sampling.top_p > 0.0);
+        assert!(request.sampling.min_tokens <= request.rules.max_tokens);
+        assert!((1..=CHOICES_MAX).contains(&request.choices));
+    }
+    assert!(accepted > 2_000, "{accepted}");
+}

@@ -178,6 +178,9 @@ impl Kernels {
                     WeightType::F32 => self.gemm_f32,
                     WeightType::Bf16 => self.gemm_bf16,
                     WeightType::F16 => self.gemm_f16,
+                    WeightType::Blocks(_) => {
+                        unreachable!("weights in blocks are quantized when they are loaded")
+                    }
                 };
                 // SAFETY: shapes were checked before the job; each task writes the columns of its own rows; the table is only
                 // made for a machine that has the instructions.
@@ -205,7 +208,7 @@ fn plan_of<'a>(product: &'a Product<'a>, threads: usize) -> Plan<'a> {
             rows, cols, dtype, ..
         }) => {
             // A multiple of 24 rows, so that whole tiles of 3, 4, 6 and 8 rows fit; small enough to share among threads.
-            let by_cache = TASK_BYTES / (cols * dtype.size()).max(1);
+            let by_cache = TASK_BYTES / dtype.bytes_of(*cols).max(1);
             let by_threads = rows.div_ceil(threads * 4);
             (*rows, by_cache.min(by_threads).max(24).next_multiple_of(24))
         }

@@ -44,6 +44,7 @@ fn matrix(rows: usize, cols: usize, dtype: WeightType, seed: u32) -> (Weights, V
         WeightType::Bf16 => "BF16",
         WeightType::F16 => "F16",
         WeightType::F32 => "F32",
+        WeightType::Blocks(_) => unreachable!("not in safetensors"),
     };
     let bytes: Vec<u8> = match dtype {
         WeightType::Bf16 => values
@@ -55,6 +56,7 @@ fn matrix(rows: usize, cols: usize, dtype: WeightType, seed: u32) -> (Weights, V
             .flat_map(|&x| half::f16::from_f32(x).to_le_bytes())
             .collect(),
         WeightType::F32 => values.iter().flat_map(|&x| x.to_le_bytes()).collect(),
+        WeightType::Blocks(_) => unreachable!("not in safetensors"),
     };
     let size = bytes.len();
     // A header of odd length, so that the elements are not aligned.
