@@ -231,8 +231,7 @@ pub struct Engine {
     /// quantize them in groups of 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightFormat>,
-    /// Tokens guessed ahead per sequence and step, from what followed the same words before in prompt and output; 7 where absent, 0 turns
-    /// it off. The output is the same; where guesses come true it comes faster.
+    /// Tokens guessed ahead per sequence and step; 7 where absent, 0 is none. The output is the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 15))]
     pub draft_tokens: Option<i32>,
