@@ -215,8 +215,7 @@ impl CpuBackend {
                 .block_offset
                 .checked_add(row.block_count)
                 .is_some_and(|end| end as usize <= batch.blocks.len());
-            let covered =
-                u64::from(row.block_count) * u64::from(limits.block_tokens) >= u64::from(end);
+            let covered = end.div_ceil(limits.block_tokens) <= row.block_count;
             if row.token_count <= row.draft_count
                 || row.token_offset != next_token
                 || !tables

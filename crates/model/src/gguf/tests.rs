@@ -132,12 +132,16 @@ impl Made {
     }
 }
 
+/// What an error must say, and how the header is broken; the eight bytes are the largest number.
+type Hostile = (&'static str, fn(&mut Made, &[u8; 8]));
+
 /// A value of a kind: its number and its bytes.
 fn value(kind: u32, bytes: &[u8]) -> Vec<u8> {
     [kind.to_le_bytes().as_slice(), bytes].concat()
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn hostile_headers_are_refused_with_place_cause_and_remedy() {
     assert_eq!(
         Gguf::parse("good", &Made::new().bytes())
@@ -147,13 +151,12 @@ fn hostile_headers_are_refused_with_place_cause_and_remedy() {
         1
     );
     let huge = u64::MAX.to_le_bytes();
-    type Case = (&'static str, fn(&mut Made, &[u8; 8]));
-    let cases: [Case; 16] = [
+    let cases: [Hostile; 16] = [
         ("version 1, which nobody writes", |made, _| made.version = 1),
         ("big-endian", |made, _| made.version = 3_u32.swap_bytes()),
         ("version 9; 2 and 3 are read", |made, _| made.version = 9),
         ("in the count of tensors", |made, _| {
-            made.tensor_count = u64::MAX
+            made.tensor_count = u64::MAX;
         }),
         ("in the count of keys", |made, _| made.key_count = 1 << 40),
         ("in a tensor's name", |made, _| made.tensor_count = 2),
@@ -185,18 +188,18 @@ fn hostile_headers_are_refused_with_place_cause_and_remedy() {
                 .push(("general.alignment", value(4, &[3, 0, 0, 0])));
         }),
         ("5 dimensions are not 1 to 4", |made, _| {
-            made.dimensions = vec![1; 5]
+            made.dimensions = vec![1; 5];
         }),
         ("a dimension of 0", |made, _| made.dimensions = vec![0]),
         ("does not lie in the file", |made, _| {
-            made.dimensions = vec![1 << 31, 1 << 31, 8]
+            made.dimensions = vec![1 << 31, 1 << 31, 8];
         }),
         (
             "which is not read; convert the model to one of F32, F16",
             |made, _| made.kind = 10,
         ),
         ("which Q4_K blocks of 256 do not fill", |made, _| {
-            made.kind = 12
+            made.kind = 12;
         }),
     ];
     for (want, change) in cases {
@@ -227,6 +230,7 @@ fn hostile_headers_are_refused_with_place_cause_and_remedy() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn models_that_are_not_supported_say_which_key_and_what_would_be() {
     type Case = (&'static str, &'static str, Value);
     let cases: [Case; 6] = [
