@@ -8,6 +8,7 @@ use weir_protocol::worker::{Grammar, Sampling, Submit, rejected::Code};
 use weir_scheduler::Priority;
 
 use super::output::EndRules;
+use super::spans::RunTrace;
 use crate::grammar::{Compiled, Ready};
 
 /// A run's id.
@@ -51,6 +52,8 @@ pub(crate) struct Request {
     pub(crate) sampling: SamplingParams,
     /// What its output must look like.
     pub(crate) grammar: Option<Arc<Compiled>>,
+    /// The trace it is a part of, where it is traced.
+    pub(crate) trace: Option<RunTrace>,
 }
 
 /// Why nothing was started.
@@ -155,6 +158,7 @@ impl Request {
             rules,
             sampling: params,
             grammar,
+            trace: RunTrace::read(&submit.trace, key, submit.epoch),
         })
     }
 }
