@@ -4,6 +4,7 @@ mod detach;
 mod early;
 mod judge;
 mod limits;
+mod place;
 mod plan;
 mod queue;
 mod refusal;
@@ -22,6 +23,7 @@ use weir_store::{Admission, Admit};
 use weir_telemetry::trace::unix_ns;
 
 pub(crate) use judge::schema_error;
+pub(crate) use plan::Asking;
 pub(crate) use queue::{Next, Queues};
 pub(crate) use refusal::draining;
 pub(crate) use request::{Input, Params, RunRequest, Sampling, Shape, parse_replaces};
@@ -29,7 +31,7 @@ pub(crate) use tokenize::TokenizerPool;
 
 use crate::clock::{new_run_id, now_ms};
 use crate::core::{Core, SHED};
-use crate::directory::{Candidate, Directory, Target};
+use crate::directory::{Directory, Target};
 use crate::error::{ApiError, ApiResult};
 use crate::hub::encode;
 use crate::link::{Ending, Job, Writer};
@@ -71,27 +73,8 @@ impl Core {
         let id = new_run_id();
         let is_ready = |version: &ServedVersion| self.links.any(&version.digest);
         let first = directory.assign(tenant, target, id, is_ready)?;
-        let trial = Trial {
-            run: id,
-            tenant,
-            candidate: &first.clone(),
-        };
-        let plan = self.plan(tenant, first, request).await;
-        let plan = plan.inspect_err(|refused| trial.refused(self, refused))?;
-        point("admit.planned");
-        let (mut plan, slot) = match self.take_place(directory, tenant, (id, &plan), request) {
-            Ok(slot) => (plan, slot),
-            Err(refused) => {
-                trial.overloaded(self);
-                let first = &plan.candidate.version;
-                let asked = directory.fallbacks(tenant, first, request.allow_fallback);
-                let other = self.stand_in(directory, tenant, (id, asked), request).await;
-                match other {
-                    Some(other) => other,
-                    None => return Err(self.first_refusal(tenant, &plan, refused).await?),
-                }
-            }
-        };
+        let placed = self.place(directory, tenant, (id, first), request).await;
+        let (mut plan, slot) = placed?;
         plan.verdicts = verdicts;
         // Its turn may be now: then it holds a seat while it becomes durable, and no place in the line.
         let version = Arc::clone(&plan.candidate.version);
@@ -120,30 +103,6 @@ impl Core {
         // The run can go now; or its seat is free again.
         self.pump(&version.digest);
         admitted
-    }
-
-    /// The first smaller model that takes the run: tokenized again with its own tokenizer, and billed at its own price. One that the
-    /// prompt does not fit, or that has no place either, is passed over.
-    async fn stand_in(
-        self: &Arc<Self>,
-        directory: &Directory,
-        tenant: &Tenant,
-        (id, candidates): (RunId, Vec<Candidate>),
-        request: &RunRequest,
-    ) -> Option<(Plan, Slot)> {
-        for candidate in candidates {
-            if !directory.judges_alike(tenant, &request.requested, &candidate.version.model) {
-                // What was looked at before would have been looked at otherwise.
-                continue;
-            }
-            let Ok(plan) = self.plan(tenant, candidate, request).await else {
-                continue;
-            };
-            if let Ok(slot) = self.take_place(directory, tenant, (id, &plan), request) {
-                return Some((plan, slot));
-            }
-        }
-        None
     }
 
     /// What policies say to the prompt; they may change it.
@@ -289,12 +248,12 @@ impl Core {
         }
         std::mem::forget(guard);
         point("admit.durable");
-        Trial {
+        let trial = Trial {
             run: id,
             tenant,
             candidate: &plan.candidate,
-        }
-        .accepted(self);
+        };
+        trial.accepted(self, request);
         self.hub.publish(&live, [accepted]);
         point("admit.published");
         self.set_times(&live, request.deadline_ms, slot.max_wait_ms);

@@ -52,7 +52,7 @@ pub(crate) struct Request {
     pub(crate) sampling: SamplingParams,
     /// What its output must look like.
     pub(crate) grammar: Option<Arc<Compiled>>,
-    /// The trace it is a part of, where it is traced.
+    /// The trace that it is a part of.
     pub(crate) trace: Option<RunTrace>,
 }
 
@@ -99,19 +99,10 @@ impl Request {
             );
         }
         let max_tokens = check_lengths(&submit, served)?;
-        let scope = match submit.trust_scope.len() {
-            0 => None,
-            32 => Some(submit.trust_scope.as_ref().try_into().expect("32 bytes")),
-            length => {
-                return refuse(
-                    Code::Invalid,
-                    format!("a trust scope has 32 bytes, this one has {length}"),
-                );
-            }
-        };
+        let scope = trust_scope(&submit.trust_scope)?;
         let sampling = submit.sampling.unwrap_or_else(greedy);
         check_sampling(&sampling, served)?;
-        let grammar = check_grammar(&submit.grammar, grammar, &sampling)?;
+        let grammar = check_grammar(submit.grammar.as_ref(), grammar, &sampling)?;
         let end_tokens = if sampling.ignore_eos {
             Arc::from([])
         } else {
@@ -148,6 +139,7 @@ impl Request {
                     .is_some_and(|grammar| grammar.calls.is_none()),
         };
         Ok(Self {
+            trace: RunTrace::read(&submit.trace, key, submit.epoch),
             key,
             epoch: submit.epoch,
             prompt: submit.prompt,
@@ -158,9 +150,20 @@ impl Request {
             rules,
             sampling: params,
             grammar,
-            trace: RunTrace::read(&submit.trace, key, submit.epoch),
         })
     }
+}
+
+/// The scope that a run shares prefixes in; none is nobody else's.
+fn trust_scope(bytes: &[u8]) -> Result<Option<[u8; 32]>, Refusal> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let scope = bytes.try_into().map_err(|_| Refusal {
+        code: Code::Invalid,
+        message: format!("a trust scope has 32 bytes, this one has {}", bytes.len()),
+    });
+    scope.map(Some)
 }
 
 /// Checks prompt, output and choices; returns the output limit that also keeps within the context.
@@ -257,7 +260,7 @@ fn check_sampling(sampling: &Sampling, served: &Served) -> Result<(), Refusal> {
 /// A grammar ends the output by itself, so nothing may keep it from that or end it elsewhere: stop strings, which cut the text, are
 /// the client's own wish.
 fn check_grammar(
-    asked: &Option<Grammar>,
+    asked: Option<&Grammar>,
     ready: Option<Ready>,
     sampling: &Sampling,
 ) -> Result<Option<Arc<Compiled>>, Refusal> {
