@@ -49,7 +49,7 @@ impl Extent {
                 ("WEIR_SCHEMAS", "50"),
                 ("WEIR_MODEL_CRASHES", "1"),
                 ("WEIR_SEEDS", "1"),
-                ("WEIR_ROLLOUTS", "300"),
+                ("WEIR_ROLLOUTS", "3000"),
                 ("WEIR_HOSTILE", "1"),
             ],
             Self::Full => [
@@ -61,7 +61,7 @@ impl Extent {
                 ("WEIR_SCHEMAS", "1000"),
                 ("WEIR_MODEL_CRASHES", "2"),
                 ("WEIR_SEEDS", "20"),
-                ("WEIR_ROLLOUTS", "3000"),
+                ("WEIR_ROLLOUTS", "100000"),
                 ("WEIR_HOSTILE", "10"),
             ],
         }

@@ -37,7 +37,7 @@ pub(crate) enum Answer {
 }
 
 /// The measures of an answer, and as much of its text as is compared.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Said {
     /// How it begins.
     pub(crate) beginning: String,
@@ -49,6 +49,8 @@ pub(crate) struct Said {
     /// Ended by its ceiling, going round in circles, or empty.
     pub(crate) is_odd: bool,
     pub(crate) first_token: Duration,
+    /// How probable each token was, where that was asked for.
+    pub(crate) logprobs: Vec<f32>,
 }
 
 impl Said {
@@ -76,6 +78,10 @@ impl Asked {
             }
             self.looping.push(row.token_id);
         }
+        let logprob = row.logprob.as_ref().filter(|_| row.tokens > 0);
+        self.said
+            .logprobs
+            .extend(logprob.map(|logprob| logprob.logprob));
         if self.said.tokens < BEGINNING_TOKENS && self.said.beginning.len() < BEGINNING_BYTES {
             self.said.beginning.push_str(&row.text);
         }
