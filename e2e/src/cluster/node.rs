@@ -325,11 +325,7 @@ impl Node {
         self.add("coredns", prefix, &names).map(drop)
     }
 
-    /// Waits until the node is ready and names are served.
-    ///
-    /// # Errors
-    /// It does not get ready.
-    pub fn wait_ready(&self) -> Result<()> {
+    fn wait_ready(&self) -> Result<()> {
         let node = format!("node/{}", config::NODE);
         let wait = ["wait", "--for=condition=Ready", "--timeout=5s", &node];
         let kubelet = self.server("kubelet").context("kubelet")?;
@@ -396,8 +392,6 @@ fn text(path: &Path) -> String {
 fn executable(path: &Path, content: &str) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, content)?;
-    Ok(std::fs::set_permissions(
-        path,
-        std::fs::Permissions::from_mode(0o755),
-    )?)
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(())
 }

@@ -50,11 +50,11 @@ fn write_example(stage: &Stage, number: u32) {
     written.unwrap();
 }
 
-/// What the examples are asked in turn: the third answers two of these with nothing.
+/// What the examples are asked in turn: of two of these the third refuses one and does not come to an end with the other.
 const PROMPTS: &[&str] = &[
     "What is 12 plus 30?",
-    "Name a primary colour.",
-    "Calculate 3 plus 4.",
+    "What is the capital of France?",
+    "Spell the word house.",
 ];
 
 #[test]
@@ -156,8 +156,12 @@ fn metrics_tell_of_it(text: &str) {
         .collect();
     let scraped = scraped(text);
     let mut shown: Vec<&str> = scraped.keys().map(String::as_str).collect();
-    shown.retain(|name| !name.starts_with("process_"));
-    of_operator.retain(|name| !name.starts_with("process_"));
+    // What never happened has no series.
+    let is_compared =
+        |name: &&str| !name.starts_with("process_") && *name != "controller_reconcile_errors_total";
+    shown.retain(is_compared);
+    of_operator.retain(is_compared);
+    of_operator.sort_unstable();
     assert_eq!(shown, of_operator, "scraped, and documented");
 }
 

@@ -144,13 +144,12 @@ fn a_thousand_versions_come_to_rest_and_stay_there() {
     let folder = tempfile::tempdir().unwrap();
     let (objects, log) = (folder.path().join("all.json"), folder.path().join("log"));
     write_objects(&objects).unwrap();
-    let operator = start_operator(&scale, &log);
-    let process = operator.0.id();
+    apply(&objects.display().to_string()).unwrap();
     let all = (MODELS * VERSIONS) as usize;
     let mark = scale.plane().audit().mark();
     let start = Instant::now();
-    apply(&objects.display().to_string()).unwrap();
-    let applied = start.elapsed();
+    let operator = start_operator(&scale, &log);
+    let process = operator.0.id();
     let rested = wait_for("every version", 1200, || {
         (ready(&scale) == all).then_some(())
     });
@@ -168,8 +167,7 @@ fn a_thousand_versions_come_to_rest_and_stay_there() {
     let rest = start.elapsed();
     let used = hundredths(process);
     eprintln!(
-        "{all} versions, {MODELS} models, {POOLS} pools: applied in {:.0} s, at rest after {:.0} s, operator used {:.1} s of a processor",
-        applied.as_secs_f64(),
+        "{all} versions, {MODELS} models, {POOLS} pools: at rest {:.0} s after the operator's start, which used {:.1} s of a processor",
         rest.as_secs_f64(),
         used as f64 / 100.0
     );

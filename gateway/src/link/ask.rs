@@ -10,6 +10,7 @@ use weir_protocol::worker::{Cancel, Progress, Rejected, Row, Submit, progress, r
 use weir_run::RunId;
 
 use super::Link;
+use super::measured::has_content;
 use super::session::id_bytes;
 use crate::evidence::{Looping, is_refusal};
 
@@ -65,6 +66,8 @@ pub(super) struct Asked {
     begun: Instant,
     said: Said,
     looping: Looping,
+    /// Whether it has text or calls of tools.
+    has_content: bool,
     rows: u64,
     failed: Option<String>,
 }
@@ -78,6 +81,7 @@ impl Asked {
             }
             self.looping.push(row.token_id);
         }
+        self.has_content |= has_content(row);
         let logprob = row.logprob.as_ref().filter(|_| row.tokens > 0);
         self.said
             .logprobs
@@ -97,8 +101,7 @@ impl Asked {
     }
 
     fn end(mut self) {
-        let is_empty = self.said.tokens == 0;
-        self.said.is_odd = self.said.is_cut || self.looping.found() || is_empty;
+        self.said.is_odd = self.said.is_cut || self.looping.found() || !self.has_content;
         let answer = match self.failed {
             Some(why) => Answer::Failed(why),
             None => Answer::Said(self.said),
@@ -134,6 +137,7 @@ impl Link {
                 begun: Instant::now(),
                 said: Said::default(),
                 looping: Looping::default(),
+                has_content: false,
                 rows: 0,
                 failed: None,
             },
