@@ -2,7 +2,8 @@
 //!
 //! Three layers, each more real and slower than the one before:
 //! [`ControlPlane`] is etcd and kube-apiserver on loopback, up in seconds, for everything that is about objects and their rules;
-//! [`Node`] adds controllers, scheduler, kubelet, containerd, kube-proxy and `CoreDNS` in namespaces of their own, and runs real pods.
+//! [`Node`] adds controllers, scheduler, kubelet, containerd, kube-proxy and `CoreDNS` in namespaces of their own, and runs real pods;
+//! [`Scale`] has controllers and scheduler too, and nodes and pods by the thousand that are only played.
 //!
 //! Beside them are the programs that charts are rendered and judged with, which need no cluster.
 //!
@@ -18,6 +19,7 @@ mod images;
 mod kubectl;
 mod node;
 mod process;
+mod scale;
 mod tools;
 
 use anyhow::Result;
@@ -31,6 +33,7 @@ pub use images::{Images, image_name, programs};
 pub use kubectl::{Kubectl, Said};
 pub use node::Node;
 pub use process::Process;
+pub use scale::Scale;
 pub use tools::missing as missing_packages;
 
 /// The programs of a layer; `None`, after a line that says so, where it cannot run on this machine and need not.

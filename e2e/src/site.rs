@@ -224,7 +224,12 @@ impl Site {
             "price": {"promptMicrosPerToken": 1, "cachedMicrosPerToken": 0, "outputMicrosPerToken": 4},
         });
         for (field, value) in more.as_object().context("spec is an object")? {
-            spec[field] = value.clone();
+            // The rest of the manifest is what was signed.
+            let place = match field.as_str() {
+                "sameBehaviourAs" => &mut spec["manifest"],
+                _ => &mut spec,
+            };
+            place[field] = value.clone();
         }
         self.write(&format!("model-{model}-v{version}.yaml"), &json!({
             "apiVersion": "weir.dev/v1alpha1", "kind": "ModelVersion", "metadata": {"name": format!("{model}-v{version}")},

@@ -32,7 +32,7 @@ use crate::hub::Hub;
 use crate::links::Links;
 use crate::metrics::{LiveCollector, Metrics};
 use crate::recover::Orphans;
-use crate::shadow::{Shadow, Shadowed};
+use crate::shadow::Shadow;
 use crate::snapshot::Snapshot;
 use crate::tables::Tables;
 use crate::timers::Timers;
@@ -306,7 +306,7 @@ impl Gateway {
     }
 
     /// What this gateway has counted of a model's version in the shadow, if one is there.
-    pub fn shadow(&self, model: &str) -> Option<Shadowed> {
+    pub fn shadow(&self, model: &str) -> Option<weir_rollout::report::ShadowReport> {
         self.0.shadow.counts(model)
     }
 

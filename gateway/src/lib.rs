@@ -65,7 +65,6 @@ pub use policy::{
     Builtin, CheckerSpec, OnFailure, PolicyError, PolicySpec, RuleAction, RulePhase, RuleSpec,
 };
 pub use settings::{AliasSpec, CorsSpec, Settings, SettingsError, SettingsSpec};
-pub use shadow::{Reference, ReferencesError, Shadowed};
 pub use snapshot::{
     ApiKey, KeyRules, Mirror, ModelPermission, ModelRoute, Pool, Priority, QueueBound,
     SamplingDefaults, ServedVersion, Snapshot, Tenant, WorkerAddress, WorkerEndpoint,

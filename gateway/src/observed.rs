@@ -52,11 +52,13 @@ impl Gateway {
                 let waiting = core.queues.waiting(&version.digest);
                 (version.digest.clone(), waiting as u64)
             });
+            let is_asked = asked.contains(&name.as_str());
             let report = ModelReport {
                 age_ms: age.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
                 table: in_force.map(|in_force| in_force.table.as_ref().clone()),
                 waiting: waiting.filter(|(_, waiting)| *waiting > 0).collect(),
-                evidence: asked.contains(&name.as_str()).then(|| self.evidence(name)),
+                evidence: is_asked.then(|| self.evidence(name)),
+                shadow: is_asked.then(|| self.shadow(name)).flatten(),
             };
             (name.clone(), report)
         };

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use weir_api::ValidGpuPool;
 pub use weir_api::gpu_pool::Priority;
 use weir_budget::{KeyLimits, Limits};
+use weir_manifest::Reference;
 use weir_model::config::GenerationConfig;
 use weir_rollout::routing::Table;
 use weir_run::Price;
 
 use crate::alerts::Alerts;
 use crate::settings::Settings;
-use crate::shadow::Reference;
 use crate::text::PromptText;
 
 /// Everything that can change while the gateway runs.
@@ -187,6 +187,8 @@ pub struct Mirror {
     pub percent: u32,
     /// Most tokens per second, prompts and outputs together.
     pub max_tokens_per_second: u32,
+    /// Whether it is asked too how probable it finds what stable said: it claims to behave as another version does.
+    pub is_scored: bool,
     /// Prompts with expected answers that its signer gave with it.
     pub references: Arc<[Reference]>,
 }

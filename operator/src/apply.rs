@@ -1,6 +1,8 @@
 //! The writes. Each is server-side apply under the name of one manager, is refused unless this operator leads, and carries a fence: the
 //! version of the object that was read, or its UID.
 
+mod error;
+
 use std::fmt::Debug;
 use std::time::Instant;
 
@@ -17,6 +19,7 @@ use serde_json::{Value, json};
 use weir_api::{ANNOTATION_RECORD, ANNOTATION_ROLE};
 use weir_rollout::Stamp;
 
+pub use self::error::ApplyError;
 use crate::compare::difference;
 use crate::leader::{Leadership, Role};
 use crate::model::build::Children;
@@ -30,62 +33,6 @@ const SHAPE: &str = "weir-operator";
 const ROLLOUT: &str = "weir-rollout";
 /// What is reported.
 pub const STATUS: &str = "weir-status";
-
-/// Why a write was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    /// Another operator acts now.
-    #[error("this operator does not lead")]
-    NotLeading,
-    /// A child carries a later record: the log must be read again.
-    #[error("\"{child}\" carries record {theirs}, which is later than {mine}")]
-    Stale {
-        /// Which child.
-        child: String,
-        /// The record it carries.
-        theirs: Stamp,
-        /// The record on whose behalf it was to be changed.
-        mine: Stamp,
-    },
-    /// It is not there, and what it should be like is not known.
-    #[error("\"{0}\" does not exist, and its version's object is gone or wrong")]
-    Unknown(String),
-    /// The API server refuses or is away.
-    #[error("cannot write {what} \"{name}\"")]
-    Write {
-        /// Its kind.
-        what: &'static str,
-        /// Its name.
-        name: String,
-        /// Why.
-        #[source]
-        source: Box<kube::Error>,
-    },
-}
-
-impl ApplyError {
-    /// Whether somebody else wrote in between, so that looking again is all there is to do.
-    pub fn is_race(&self) -> bool {
-        match self {
-            Self::Stale { .. } => true,
-            Self::Write { source, .. } => {
-                matches!(&**source, kube::Error::Api(status) if status.code == 409)
-            }
-            Self::NotLeading | Self::Unknown(_) => false,
-        }
-    }
-
-    /// One word, for a metric and an event.
-    pub fn category(&self) -> &'static str {
-        match self {
-            Self::NotLeading => "NotLeading",
-            Self::Stale { .. } => "Stale",
-            Self::Unknown(_) => "Unknown",
-            Self::Write { .. } if self.is_race() => "Conflict",
-            Self::Write { .. } => "WriteFailed",
-        }
-    }
-}
 
 /// How many workers a version has, and on whose behalf.
 #[derive(Clone, Copy, Debug)]
@@ -156,7 +103,9 @@ impl Applier {
         written.map_err(|error| failed(what, name, error))
     }
 
-    /// Brings what children are to what they should be, where they differ; the places that differed.
+    /// Brings what children are to what they should be, where they differ; the places that differed. Unless `is_new`, a version without
+    /// workers is left alone: only who orders a number of them makes it, or what was swept a moment ago would come back with a worker that
+    /// nobody ordered.
     ///
     /// # Errors
     /// See [`ApplyError`].
@@ -177,6 +126,14 @@ impl Applier {
             deployment,
         } = wanted;
         let mut contested = Vec::new();
+        let workers = stores.deployments.state();
+        let name = deployment["metadata"]["name"].as_str();
+        let workers = workers
+            .iter()
+            .find(|live| live.metadata.name.as_deref() == name);
+        if workers.is_none() && !is_new {
+            return Ok(contested);
+        }
         let mut due = |place: Option<String>, wanted: &Value| {
             let place = place?;
             let child = format!("{} {}", wanted["kind"], wanted["metadata"]["name"]);
@@ -226,11 +183,22 @@ impl Applier {
                 .await?;
         }
         if deployment_due {
-            // Without a number: a new one has one worker, which is never more than was ordered, and one that exists keeps its own.
-            self.apply::<Deployment>(SHAPE, "Deployment", deployment)
-                .await?;
+            // By its UID, so that one that is gone although the cache still shows it does not come back.
+            let uid = workers.and_then(|live| live.metadata.uid.as_deref());
+            self.shape_workers(deployment, uid).await?;
         }
         Ok(contested)
+    }
+
+    /// Without a number: a new one has one worker, which is never more than was ordered, and one that exists keeps its own.
+    async fn shape_workers(&self, deployment: &Value, uid: Option<&str>) -> Result<(), ApplyError> {
+        let mut deployment = deployment.clone();
+        if let Some(uid) = uid {
+            deployment["metadata"]["uid"] = json!(uid);
+        }
+        self.apply::<Deployment>(SHAPE, "Deployment", &deployment)
+            .await
+            .map(drop)
     }
 
     /// Orders a number of workers: after a live read, with the version that was read, never on behalf of an older record.

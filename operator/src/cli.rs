@@ -19,6 +19,7 @@ use crate::apply::Applier;
 use crate::board::Board;
 use crate::controllers::{Controllers, Counts};
 use crate::events::Events;
+use crate::figures::Figures;
 use crate::gateways::Gateways;
 use crate::leader::Elector;
 use crate::model::build::Shape;
@@ -188,6 +189,7 @@ fn controllers(
             entropy,
             memories: parking_lot::Mutex::default(),
             statuses: Statuses::new("ModelVersion", model::status::MOVING),
+            figures: Figures::new(&metrics, &world, &leadership),
         },
         pools: Pools {
             world: world.clone(),

@@ -39,6 +39,8 @@ pub struct Heard {
     pub is_reachable: bool,
     /// What it said last, and when.
     pub report: Option<(Arc<GatewayReport>, Instant)>,
+    /// When its last two answers were asked for: what the last one says anew happened after the one before.
+    pub asked: [Option<Instant>; 2],
 }
 
 /// All live gateways. Cloning shares it.
@@ -117,6 +119,7 @@ impl Gateways {
                 )
             }
         });
+        let asked_at = Instant::now();
         let answers = join_all(asked).await;
         let mut changed = on_trial.clone();
         {
@@ -128,6 +131,7 @@ impl Gateways {
                     address: address.clone(),
                     is_reachable: false,
                     report: None,
+                    asked: [None; 2],
                 });
                 entry.address.clone_from(address);
                 entry.is_reachable = answer.is_ok();
@@ -136,6 +140,7 @@ impl Gateways {
                         let before = entry.report.as_ref().map(|(report, _)| Arc::clone(report));
                         changed.extend(differing(before.as_deref(), &report));
                         entry.report = Some((Arc::new(report), Instant::now()));
+                        entry.asked = [entry.asked[1], Some(asked_at)];
                     }
                     Err(error) => {
                         tracing::debug!(gateway = name, error, "a gateway does not answer");

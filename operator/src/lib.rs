@@ -9,6 +9,7 @@ pub mod cli;
 pub mod compare;
 mod controllers;
 pub mod events;
+pub mod figures;
 pub mod gateways;
 pub mod http;
 pub mod leader;

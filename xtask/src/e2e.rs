@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use weir_e2e::cluster::{
-    Binaries, ControlPlane, Images, Layer, Node, image_name, missing_packages, programs,
+    Binaries, ControlPlane, Images, Layer, Node, Scale, image_name, missing_packages, programs,
 };
 
 use crate::test::{self, Extent};
@@ -18,6 +18,7 @@ cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed
   api     etcd and kube-apiserver (the default of `up`); needs Go
   chart   Helm and the interpreter of Argo CD; needs Go
   chart-full   the older Helm, kubeconform and kube-score; needs Go
+  scale   a thousand versions on nodes that kwok plays; needs Go
   node    real pods, from images made of the three Dockerfiles; needs Go, root and Debian (packages are installed)
 ";
 
@@ -40,7 +41,7 @@ pub(crate) fn run(options: &[&str]) -> Result<String> {
 }
 
 fn named(name: &str) -> Result<Layer> {
-    let layer = Layer::named(name).filter(|layer| *layer != Layer::Scale);
+    let layer = Layer::named(name);
     layer.with_context(|| format!("no layer \"{name}\"\n{HELP}"))
 }
 
@@ -93,13 +94,23 @@ pub(crate) fn ready(extent: Extent) -> Vec<Layer> {
     // The programs of a node take more than six minutes to build on a cold machine.
     let layers: &[Layer] = match extent {
         Extent::Usual => &[Layer::Api, Layer::Chart],
-        Extent::Full => &[Layer::Api, Layer::Chart, Layer::ChartFull, Layer::Node],
+        Extent::Full => &[
+            Layer::Api,
+            Layer::Chart,
+            Layer::ChartFull,
+            Layer::Scale,
+            Layer::Node,
+        ],
     };
     layers.iter().copied().filter(can).collect()
 }
 
 fn up(layer: Layer) -> Result<String> {
     let binaries = prepare(layer)?;
+    if layer == Layer::Scale {
+        let scale = Scale::start(&binaries, 20)?;
+        return hold(&binaries, scale.plane());
+    }
     if layer == Layer::Node {
         let images = weir_images()?;
         let node = Node::start(&binaries, &images)?;

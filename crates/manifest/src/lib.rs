@@ -37,6 +37,7 @@ mod glob;
 mod keys;
 mod open;
 mod path;
+mod references;
 mod sign;
 mod signature;
 mod statement;
@@ -58,6 +59,7 @@ pub use open::{
     VerifyRequest, check_claim, open_signed, open_verified, verify_directory,
 };
 pub use path::{FilePath, MAX_PATH_BYTES, MAX_PATH_DEPTH, ParsePathError};
+pub use references::{Reference, ReferencesError};
 pub use sign::{SignError, SignRequest, SignedVersion, sign_directory};
 pub use signature::{
     SignedStatement, Signer, check_signature, sign_with_certificates, sign_with_key,

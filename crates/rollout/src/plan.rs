@@ -46,6 +46,12 @@ impl Plan {
         u32::try_from(self.steps.len()).expect("a plan has at most ten steps")
     }
 
+    /// Whether the version must find stable's words as probable as stable does.
+    pub fn is_scored(&self) -> bool {
+        let limit = self.shadow.as_ref().and_then(|of| of.score_milli_nats);
+        limit.is_some()
+    }
+
     /// What is wrong with the plan, if anything.
     pub fn problem(&self) -> Option<&'static str> {
         let rising = self

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::Snapshot;
 use crate::routing::Table;
+use crate::statistics::ShadowCounts;
 
 /// Everything that one gateway says when it is asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,19 @@ pub struct ModelReport {
     /// What was counted, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Snapshot>,
+    /// What was counted in the shadow, where it was asked for and a version is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<ShadowReport>,
+}
+
+/// What was counted of a version in the shadow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShadowReport {
+    /// The attempt it belongs to.
+    pub attempt: String,
+    /// Cumulative counts.
+    pub counts: ShadowCounts,
 }
 
 /// A worker as the gateway sees it. Several gateways see the same one.

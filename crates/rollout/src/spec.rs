@@ -15,6 +15,9 @@ use crate::{
 /// Largest mean difference of scores of a version that says it behaves as another one.
 const SAME_BEHAVIOUR_MILLI_NATS: u32 = 50;
 
+/// Percent, pairs and tokens per second of the shadow of a version that claims to behave as another one and has no plan of its own for it.
+const UNASKED_SHADOW: [u32; 3] = [10, 50, 2_000];
+
 /// The version an object is about. `digest` is its signed manifest's.
 pub fn version_spec(
     object: &ModelVersion,
@@ -107,15 +110,22 @@ fn plan(valid: &ValidModelVersion) -> Plan {
 }
 
 fn shadow(valid: &ValidModelVersion, rollout: &RolloutPlan) -> Option<ShadowPlan> {
+    let claim = valid.manifest.same_behaviour_as.as_ref();
+    let score_milli_nats = claim.map(|_| SAME_BEHAVIOUR_MILLI_NATS);
     let Some(shadow) = &rollout.shadow else {
-        // Signed references are asked before any user is, whatever the plan says of mirrored runs.
-        return valid.manifest.references.as_ref().map(|_| ShadowPlan {
-            percent: 0,
-            min_requests: 0,
+        // Signed references are asked before any user is, and a claim is checked, whatever the plan says of mirrored runs.
+        let is_needed = claim.is_some() || valid.manifest.references.is_some();
+        let [percent, min_requests, max_tokens_per_second] = match claim {
+            Some(_) => UNASKED_SHADOW,
+            None => [0; 3],
+        };
+        return is_needed.then_some(ShadowPlan {
+            percent,
+            min_requests,
             mode: ShadowMode::Generate,
-            max_tokens_per_second: 0,
+            max_tokens_per_second,
             agreement_ppm: None,
-            score_milli_nats: None,
+            score_milli_nats,
         });
     };
     Some(ShadowPlan {
@@ -127,11 +137,7 @@ fn shadow(valid: &ValidModelVersion, rollout: &RolloutPlan) -> Option<ShadowPlan
         },
         max_tokens_per_second: shadow.max_tokens_per_second,
         agreement_ppm: shadow.agreement_ppm,
-        score_milli_nats: valid
-            .manifest
-            .same_behaviour_as
-            .as_ref()
-            .map(|_| SAME_BEHAVIOUR_MILLI_NATS),
+        score_milli_nats,
     })
 }
 
@@ -208,6 +214,24 @@ mod tests {
         assert_eq!(spec.plan.limits.ttft_p95_ms, Some(300));
         assert_eq!(spec.plan.on_no_data, Policy::Rollback);
         assert_eq!(spec.plan.promote, Promote::NoBreach);
+    }
+
+    #[test]
+    fn a_claim_to_behave_as_another_version_is_scored_whether_or_not_the_plan_mirrors() {
+        let claiming = |rollout: Value| {
+            let mut object = written(&rollout, "Production");
+            object["spec"]["manifest"]["sameBehaviourAs"] =
+                json!(format!("sha256:{}", "b".repeat(64)));
+            let plan = spec(&parse(&object).unwrap()).plan;
+            assert!(plan.is_scored());
+            plan.shadow.unwrap()
+        };
+        let unasked = claiming(json!({}));
+        assert_eq!((unasked.percent, unasked.min_requests), (10, 50));
+        let asked = claiming(json!({"shadow": {"percent": 100, "minRequests": 7}}));
+        assert_eq!((asked.percent, asked.min_requests), (100, 7));
+        let plan = spec(&object(&json!({"shadow": {"percent": 100}}), "Production")).plan;
+        assert!(!plan.is_scored());
     }
 
     #[test]

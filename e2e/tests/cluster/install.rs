@@ -76,12 +76,12 @@ fn use_images(container: &mut Value, part: &str) {
     }
 }
 
-/// Versions 1 and 2 of the project's example model, and version 4: the files of version 2, which says what it must and is signed by nobody. Readable by everybody.
+/// Versions 1 to 3 of the project's example model, and version 4: the files of version 2, which says what it must and is signed by nobody. Readable by everybody.
 pub(crate) fn models() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let everybody = Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), everybody).unwrap();
-    for (from, to) in [(1, 1), (2, 2), (2, 4)] {
+    for (from, to) in [(1, 1), (2, 2), (3, 3), (2, 4)] {
         let source = repository().join(format!("examples/models/tiny-chat-v{from}"));
         let target = folder.path().join(format!("tiny-chat-v{to}"));
         std::fs::create_dir(&target).unwrap();

@@ -1,58 +1,20 @@
 //! The operator on a real API server, with real gateways and workers.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use weir_e2e::cluster::{self, ControlPlane, Layer};
+use weir_e2e::repository;
+use weir_e2e::scrape::scraped;
 
+use crate::load::Load;
 use crate::stage::{NAMESPACE, OPERATOR, Stage, condition};
 
 fn stage(test: &str) -> Option<Stage> {
     let binaries = cluster::layer(Layer::Api, test).unwrap()?;
     Some(Stage::new(ControlPlane::start(&binaries).unwrap()).unwrap())
-}
-
-/// Clients that ask one after the other for as long as a story takes.
-#[derive(Default)]
-struct Load {
-    stop: AtomicBool,
-    answered: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl Load {
-    fn during(stage: &Stage, story: impl FnOnce(&Self)) -> Self {
-        let (load, client) = (Self::default(), stage.client());
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let body = json!({"model": "random", "input": "hello", "maxOutputTokens": 2});
-                    while !load.stop.load(Ordering::Relaxed) {
-                        let is_done = client.post("/inference", &body).is_ok_and(|reply| {
-                            reply.status == 202
-                                && client.all_events(&reply.run_id(), 0).is_ok_and(|events| {
-                                    events.last().is_some_and(|end| end.kind == "completed")
-                                })
-                        });
-                        let counter = if is_done {
-                            &load.answered
-                        } else {
-                            &load.failed
-                        };
-                        counter.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-            }
-            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| story(&load)));
-            load.stop.store(true, Ordering::Relaxed);
-            if let Err(panic) = told {
-                std::panic::resume_unwind(panic);
-            }
-        });
-        load
-    }
 }
 
 fn rollout() -> Value {
@@ -63,32 +25,55 @@ fn rollout() -> Value {
     }})
 }
 
-/// A template that refuses every conversation: the version answers nothing.
-fn break_template(dir: &std::path::Path) -> Result<()> {
-    let path = dir.join("tokenizer_config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
-    config["chat_template"] = json!("{{ raise_exception('nothing is good enough') }}");
-    std::fs::write(path, serde_json::to_vec(&config)?)?;
-    Ok(())
+/// One of the project's example models: the third is worse than the second and fails no request.
+fn example(number: u32) -> impl FnOnce(&Path) -> Result<()> {
+    move |dir| {
+        let source = repository().join(format!("examples/models/tiny-chat-v{number}"));
+        for name in [
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ] {
+            std::fs::copy(source.join(name), dir.join(name))?;
+        }
+        Ok(())
+    }
 }
 
+/// Writes a version that is one of the example models.
+fn write_example(stage: &Stage, number: u32) {
+    let written = stage
+        .site
+        .add_prepared_model(("random", number), &rollout(), example(number));
+    written.unwrap();
+}
+
+/// What the examples are asked in turn: of two of these the third refuses one and does not come to an end with the other.
+const PROMPTS: &[&str] = &[
+    "What is 12 plus 30?",
+    "What is the capital of France?",
+    "Spell the word house.",
+];
+
 #[test]
-fn a_healthy_version_is_promoted_a_regressed_one_is_taken_back_and_the_pointers_survive_the_operators_death()
+fn a_healthy_version_is_promoted_a_regressed_one_is_taken_back_no_request_fails_and_the_pointers_survive_the_operators_death()
  {
     let Some(stage) = stage("a whole rollout") else {
         return;
     };
+    for number in 1..=3 {
+        write_example(&stage, number);
+    }
     stage.start_operator("a").unwrap();
     stage.apply("model-random-v1.yaml").unwrap();
     stage.wait_ready(1, 60);
-    let load = Load::during(&stage, |load| {
-        stage.wait("some answers", 20, || {
-            load.answered.load(Ordering::Relaxed) > 20
-        });
-        stage
-            .site
-            .add_prepared_model(("random", 2), &rollout(), |_| Ok(()))
-            .unwrap();
+    let first = &stage.children("services")[0]["metadata"]["name"];
+    let first = format!("{NAMESPACE}/{}", first.as_str().unwrap());
+    let mark = stage.plane.audit().mark();
+    let load = Load::asking(&stage, PROMPTS, |load| {
+        stage.wait("some answers", 20, || load.answered() > 20);
         stage.apply("model-random-v2.yaml").unwrap();
         // Whatever it was doing, another one goes on with it.
         for (before, next, percent) in [("a", "b", 20), ("b", "a", 50)] {
@@ -101,51 +86,83 @@ fn a_healthy_version_is_promoted_a_regressed_one_is_taken_back_and_the_pointers_
         stage.wait("version 2 is stable", 90, || {
             stage.head()["stable"]["version"] == 2
         });
-    });
-    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
-    stage.wait("version 2 says that it serves", 30, || {
-        stage.version(2)["status"]["stage"] == "Production"
-    });
-    assert_eq!(stage.version(2)["status"]["rollbackTo"]["version"], 1);
-
-    let load = Load::during(&stage, |_| {
-        stage
-            .site
-            .add_prepared_model(("random", 3), &rollout(), break_template)
-            .unwrap();
+        // The next one comes while the one before is still on its way out.
         stage.apply("model-random-v3.yaml").unwrap();
         stage.wait("version 3 is rejected", 120, || {
             stage.version(3)["status"]["rejected"]["reason"] == "GuardrailBreached"
         });
+        stage.wait("version 1 is kept warm again", 60, || {
+            let kept = &stage.version(2)["status"]["rollbackTo"];
+            kept["version"] == 1 && kept["readyReplicas"] == 1
+        });
     });
-    let failed = load.failed.load(Ordering::Relaxed);
-    assert!(
-        failed < 100,
-        "{failed} requests failed before it was noticed"
-    );
+    assert_eq!(load.failures(), Vec::<String>::new());
+    assert_eq!(stage.version(2)["status"]["stage"], "Production");
+    let writes = stage.plane.audit().writes_since(mark, OPERATOR).unwrap();
+    let swept = |call: &&cluster::Call| {
+        (call.verb.as_str(), call.resource.as_str()) == ("delete", "services")
+            && first == call.object
+    };
+    let swept = writes.iter().filter(swept).count();
+    assert!(swept <= 1, "version 1 left {swept} times");
+    metrics_tell_of_it(&stage.metrics("a").unwrap());
     stage.kill_operator("a");
     stage.start_operator("b").unwrap();
     // The object is replaced by force: it is the same version with the same digest, which stays rejected.
     let path = stage.site.manifests().join("model-random-v3.yaml");
-    stage
-        .kubectl()
-        .run(&[
-            "replace",
-            "--force",
-            "-n",
-            NAMESPACE,
-            "-f",
-            path.to_str().unwrap(),
-        ])
-        .unwrap();
+    let path = path.to_str().unwrap();
+    let replace = ["replace", "--force", "-n", NAMESPACE, "-f", path];
+    stage.kubectl().run(&replace).unwrap();
     stage.wait("it is rejected as before", 60, || {
         stage.version(3)["status"]["rejected"]["reason"] == "GuardrailBreached"
     });
     assert_eq!(stage.head()["stable"]["version"], 2);
-    let load = Load::during(&stage, |load| {
-        stage.wait("answers", 20, || load.answered.load(Ordering::Relaxed) > 50);
+    let load = Load::asking(&stage, PROMPTS, |load| {
+        stage.wait("answers", 20, || load.answered() > 50);
     });
-    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(load.failures(), Vec::<String>::new());
+}
+
+/// The operator's metrics say what happened, by the names that the reference gives them.
+fn metrics_tell_of_it(text: &str) {
+    let value = |series: &str| {
+        let line = text.lines().find(|line| line.starts_with(series));
+        let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        value
+            .ok_or_else(|| format!("no {series} in {text}"))
+            .unwrap()
+    };
+    let of = |number: u32| format!("{{model=\"random\",version=\"{number}\"");
+    let stage = format!("weir_rollout_stage{},stage=\"Production\"}}", of(2));
+    assert!(value(&stage) > 0.5);
+    let weight = format!("weir_rollout_acknowledged_weight_percent{}}}", of(2));
+    assert!(value(&weight) > 99.0);
+    let breached = "{model=\"random\",reason=\"GuardrailBreached\"}";
+    assert!(value(&format!("weir_rollout_decisions_total{breached}")) > 0.5);
+    assert!(value(&format!("weir_rollout_rollbacks_total{breached}")) > 0.5);
+    assert!(value("weir_rollout_rollback_seconds_count") > 0.5);
+    let seconds = value("weir_rollout_rollback_seconds_sum");
+    eprintln!("{seconds:.2} s from the deciding sample, at most, to the last gateway's table");
+    let path = repository().join("docs/metrics.md");
+    let documented = std::fs::read_to_string(path).unwrap();
+    let mut of_operator: Vec<&str> = documented
+        .lines()
+        .filter(|line| {
+            line.split('|')
+                .nth(4)
+                .is_some_and(|by| by.contains("operator"))
+        })
+        .filter_map(|line| line.split('`').nth(1))
+        .collect();
+    let scraped = scraped(text);
+    let mut shown: Vec<&str> = scraped.keys().map(String::as_str).collect();
+    // What never happened has no series.
+    let is_compared =
+        |name: &&str| !name.starts_with("process_") && *name != "controller_reconcile_errors_total";
+    shown.retain(is_compared);
+    of_operator.retain(is_compared);
+    of_operator.sort_unstable();
+    assert_eq!(shown, of_operator, "scraped, and documented");
 }
 
 #[test]
@@ -281,7 +298,7 @@ fn traffic_goes_on_while_the_api_server_is_away_and_nothing_is_lost_when_it_retu
         .and_then(|text| text.parse().ok())
         .unwrap_or(20);
     let load = Load::during(&stage, |load| {
-        stage.wait("answers", 20, || load.answered.load(Ordering::Relaxed) > 20);
+        stage.wait("answers", 20, || load.answered() > 20);
         stage.rest(true);
         stage.plane.apiserver().stop().unwrap();
         std::thread::sleep(Duration::from_secs(seconds));
@@ -313,12 +330,10 @@ fn traffic_goes_on_while_the_api_server_is_away_and_nothing_is_lost_when_it_retu
         stage.wait("the log is made anew", 60, || {
             stage.head()["stamp"]["epoch"] == 2 && stage.head()["stable"]["version"] == 1
         });
-        let answered = load.answered.load(Ordering::Relaxed);
-        stage.wait("answers after it", 30, || {
-            load.answered.load(Ordering::Relaxed) > answered + 20
-        });
+        let answered = load.answered();
+        stage.wait("answers after it", 30, || load.answered() > answered + 20);
     });
-    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(load.failures(), Vec::<String>::new());
     assert_eq!(stage.head()["stable"]["version"], 1);
 }
 

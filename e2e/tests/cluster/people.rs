@@ -36,7 +36,7 @@ fn plugin(stage: &Stage, words: &[&str]) -> (bool, String) {
 }
 
 fn ask(stage: &Stage, times: usize) {
-    let client = stage.client();
+    let client = stage.clients().remove(0);
     let body = json!({"model": "random", "input": "hello", "maxOutputTokens": 2});
     for _ in 0..times {
         let reply = client.post("/inference", &body).unwrap();

@@ -19,11 +19,11 @@ fn quick() -> Value {
     })
 }
 
-/// What is asked in turn.
+/// What is asked in turn: version 3 refuses the second and does not come to an end with the third.
 const PROMPTS: &[&str] = &[
     "What is 12 plus 30?",
-    "Name a primary colour.",
-    "Calculate 3 plus 4.",
+    "What is the capital of France?",
+    "Spell the word house.",
 ];
 
 /// A cluster with everything installed, and a client of its gateways' Service.
@@ -133,6 +133,24 @@ impl Site {
         load
     }
 
+    /// The names of a version's worker pods that are ready.
+    fn ready_workers(&self, number: u32) -> Vec<String> {
+        let version = format!("tiny-chat-v{number}");
+        let pods = self.node.kubectl().get(&["pods", "-n", NAMESPACE]);
+        let pods = pods.unwrap_or_default();
+        let is_ready = |pod: &&Value| {
+            pod["metadata"].get("deletionTimestamp").is_none()
+                && condition(pod, "Ready").is_some_and(|(status, _)| status == "True")
+        };
+        let items = pods["items"].as_array().into_iter().flatten();
+        items
+            .filter(is_ready)
+            .filter_map(|pod| pod["metadata"]["name"].as_str())
+            .filter(|name| name.contains(&version))
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// Version 1 serves, and version 2 takes over from it.
     fn promote(&self) {
         self.apply(1, &quick());
@@ -153,6 +171,48 @@ impl Site {
         assert_eq!(self.chat(PROMPTS[0]).unwrap(), "42");
     }
 
+    /// Version 3 answers every request, and some of them badly.
+    fn roll_back(&self) {
+        let load = self.under_load(|| {
+            self.apply(3, &quick());
+            self.wait("version 3 is taken back", 300, || {
+                self.version(3)["status"]["rejected"]["reason"] == "GuardrailBreached"
+            });
+        });
+        assert_eq!(load.failures, Vec::<String>::new());
+        eprintln!("{}", self.version(3)["status"]["rejected"]);
+        assert_eq!(self.version(2)["status"]["stage"], "Production");
+        assert_eq!(self.chat(PROMPTS[0]).unwrap(), "42");
+        self.wait("the time it took", 30, || self.rollback_seconds().is_some());
+        let seconds = self.rollback_seconds().unwrap();
+        eprintln!("{seconds:.2} s from the deciding sample, at most, to the last gateway's table");
+    }
+
+    /// What the operator that acts says of how long a rollback took.
+    fn rollback_seconds(&self) -> Option<f64> {
+        let pods = [
+            "pods",
+            "-n",
+            NAMESPACE,
+            "-l",
+            "app.kubernetes.io/component=operator",
+        ];
+        let pods = self.node.kubectl().get(&pods).ok()?;
+        let addresses = pods["items"].as_array()?.iter();
+        let mut addresses = addresses.filter_map(|pod| pod["status"]["podIP"].as_str());
+        addresses.find_map(|address| {
+            let metrics = format!("http://{address}:9090/metrics");
+            let text = ureq::get(metrics).call().ok()?.into_body();
+            let text = text.into_with_config().read_to_string().ok()?;
+            let value = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+                line.trim().parse::<f64>().ok()
+            };
+            let count = value("weir_rollout_rollback_seconds_count")?;
+            (count > 0.5).then(|| value("weir_rollout_rollback_seconds_sum"))?
+        })
+    }
+
     /// Nothing is made of what nobody signed.
     fn refuse(&self) {
         self.apply(4, &quick());
@@ -168,13 +228,50 @@ impl Site {
         let delete = ["delete", "mv/tiny-chat-v4", "-n", NAMESPACE];
         self.node.kubectl().run(&delete).unwrap();
     }
+
+    /// What runs goes on while the programs that started it are away, and they find it again.
+    fn restart_node(&self) {
+        let before = self.ready_workers(2);
+        let load = self.under_load(|| {
+            for name in ["kubelet", "containerd"] {
+                self.node.server(name).unwrap().stop().unwrap();
+            }
+            for name in ["containerd", "kubelet"] {
+                self.node.server(name).unwrap().start().unwrap();
+            }
+            let ready = ["wait", "--for=condition=Ready", "--timeout=120s"];
+            let all = ["nodes", "--all"];
+            let kubectl = self.node.kubectl();
+            kubectl.run(&[&ready[..], &all].concat()).unwrap();
+        });
+        assert_eq!(load.failures, Vec::<String>::new());
+        assert!(!before.is_empty());
+        self.wait("the same pods", 120, || self.ready_workers(2) == before);
+    }
+
+    /// A worker that dies is replaced.
+    fn kill_worker(&self) {
+        let before = self.ready_workers(2).remove(0);
+        let kill = "--grace-period=0";
+        let delete = ["delete", "pod", &before, "-n", NAMESPACE, "--force", kill];
+        self.node.kubectl().run(&delete).unwrap();
+        self.wait("another worker", 120, || {
+            self.ready_workers(2).iter().any(|name| *name != before)
+        });
+        self.wait("version 2 answers again", 60, || {
+            self.chat(PROMPTS[0]).is_ok_and(|answer| answer == "42")
+        });
+    }
 }
 
 #[test]
-fn on_a_real_node_a_version_replaces_another_no_request_fails_and_an_unsigned_one_never_starts() {
+fn on_a_real_node_a_version_replaces_another_a_worse_one_is_taken_back_and_no_request_fails() {
     let Some(site) = site("a rollout on a real node") else {
         return;
     };
     site.promote();
     site.refuse();
+    site.roll_back();
+    site.restart_node();
+    site.kill_worker();
 }

@@ -1,10 +1,12 @@
 //! A namespace with an operator, gateways and workers that are real processes, on an API server without nodes: what kubelet and the
 //! controller of Deployments would do is played here. Pods are made from the operator's own templates.
 
+mod player;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,14 +17,14 @@ use weir_e2e::{
     Client, RandomModel, Signal, Site, Tenant, repository, send, wait_for, weir_command,
 };
 
+use self::player::Player;
+
 /// Where everything is.
 pub(crate) const NAMESPACE: &str = "default";
 /// Who the operator is: what its role does not allow, it cannot do here either.
 pub(crate) const OPERATOR: &str = "system:serviceaccount:default:weir-operator";
 /// Who a gateway is.
 pub(crate) const GATEWAY: &str = "system:serviceaccount:default:weir-gateway";
-/// How often the player looks.
-const TURN: Duration = Duration::from_millis(700);
 /// Deadlines are for a machine that does nothing else; a busy one takes so many times as long.
 const PATIENCE: u64 = 4;
 
@@ -46,13 +48,19 @@ impl Drop for Running {
     }
 }
 
+/// An operator, and its admin port.
+struct Operator {
+    process: Running,
+    admin: u16,
+}
+
 /// The stage.
 pub(crate) struct Stage {
     pub(crate) plane: ControlPlane,
     pub(crate) site: Site,
-    operators: Mutex<BTreeMap<String, Running>>,
-    gateway: Mutex<Option<Running>>,
-    pub(crate) gateway_url: String,
+    operators: Mutex<BTreeMap<String, Operator>>,
+    gateways: Vec<Running>,
+    gateway_urls: Vec<String>,
     player: Arc<Player>,
     thread: Option<std::thread::JoinHandle<()>>,
     /// Stories with deadlines are told one at a time: a machine of two cores has no room for more.
@@ -60,26 +68,6 @@ pub(crate) struct Stage {
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Plays kubelet and the controller of Deployments.
-struct Player {
-    kubectl: Kubectl,
-    folder: PathBuf,
-    stop: AtomicBool,
-    /// Whether looking is left out, while the API server is away.
-    pub(crate) rest: AtomicBool,
-    pods: Mutex<BTreeMap<String, PlayedPod>>,
-    count: AtomicU32,
-}
-
-struct PlayedPod {
-    child: String,
-    worker: Running,
-    admin: String,
-    is_ready: bool,
-    restarts: u32,
-    command: Vec<String>,
-}
 
 fn kubeconfig(command: &mut Command, path: &Path) {
     command.env("KUBECONFIG", path).env("WEIR_LOG", "info");
@@ -104,23 +92,17 @@ impl Stage {
             spec: json!({"models": [{"name": "random", "pinning": "Allowed"}], "windows": [{"period": "1h", "tokens": 100_000_000}]}),
         };
         let site = Site::random(RandomModel::default(), &[tenant])?;
-        let player = Arc::new(Player {
-            kubectl,
-            folder: site.path().join("kubelet"),
-            stop: AtomicBool::new(false),
-            rest: AtomicBool::new(false),
-            pods: Mutex::default(),
-            count: AtomicU32::new(0),
-        });
-        std::fs::create_dir_all(&player.folder)?;
+        let folder = site.path().join("kubelet");
+        std::fs::create_dir_all(&folder)?;
+        let player = Arc::new(Player::new(kubectl, folder));
         let playing = Arc::clone(&player);
         let thread = std::thread::spawn(move || playing.play());
         let mut stage = Self {
             plane,
             site,
             operators: Mutex::default(),
-            gateway: Mutex::default(),
-            gateway_url: String::new(),
+            gateways: Vec::new(),
+            gateway_urls: Vec::new(),
             player,
             thread: Some(thread),
             _alone: alone,
@@ -158,6 +140,7 @@ impl Stage {
             .create(true)
             .append(true)
             .open(self.site.path().join(format!("{identity}.log")))?;
+        let admin = free_port()?;
         let mut command = weir_command();
         kubeconfig(&mut command, &self.plane.kubeconfig_for(OPERATOR, None)?);
         let child = command
@@ -168,17 +151,20 @@ impl Stage {
                 "--identity",
                 identity,
                 "--admin",
-                "127.0.0.1:0",
+                &format!("127.0.0.1:{admin}"),
                 "--worker-drain-s",
                 "5",
             ])
             .stderr(Stdio::from(log))
             .stdin(Stdio::null())
             .spawn()?;
-        self.operators
-            .lock()
-            .unwrap()
-            .insert(identity.to_owned(), Running(child));
+        self.operators.lock().unwrap().insert(
+            identity.to_owned(),
+            Operator {
+                process: Running(child),
+                admin,
+            },
+        );
         Ok(())
     }
 
@@ -190,8 +176,9 @@ impl Stage {
     /// SIGTERM: it gives its lease back.
     pub(crate) fn stop_operator(&self, identity: &str) {
         if let Some(mut operator) = self.operators.lock().unwrap().remove(identity) {
-            send(i32::try_from(operator.0.id()).unwrap(), Signal::TERM);
-            let _ = operator.0.wait();
+            let process = &mut operator.process.0;
+            send(i32::try_from(process.id()).unwrap(), Signal::TERM);
+            let _ = process.wait();
         }
     }
 
@@ -201,13 +188,24 @@ impl Stage {
             .unwrap_or_default()
     }
 
-    fn start_gateway(&mut self) -> Result<()> {
+    /// What an operator's metrics say.
+    pub(crate) fn metrics(&self, identity: &str) -> Result<String> {
+        let operators = self.operators.lock().unwrap();
+        let admin = operators.get(identity).context("it runs")?.admin;
+        drop(operators);
+        let reply = ureq::get(format!("http://127.0.0.1:{admin}/metrics")).call()?;
+        Ok(reply.into_body().read_to_string()?)
+    }
+
+    /// Starts another gateway, with a store of its own.
+    pub(crate) fn start_gateway(&mut self) -> Result<()> {
+        let name = format!("gateway-{}", self.gateways.len());
         let [listen, admin] = [free_port()?, free_port()?];
-        self.gateway_url = format!("http://127.0.0.1:{listen}");
+        self.gateway_urls.push(format!("http://127.0.0.1:{listen}"));
         let log = std::fs::File::options()
             .create(true)
             .append(true)
-            .open(self.site.path().join("gateway.log"))?;
+            .open(self.site.path().join(format!("{name}.log")))?;
         let mut command = weir_command();
         kubeconfig(&mut command, &self.plane.kubeconfig_for(GATEWAY, None)?);
         let child = command
@@ -217,10 +215,10 @@ impl Stage {
                 "--namespace",
                 NAMESPACE,
                 "--replica",
-                "gateway-0",
+                &name,
                 "--data",
             ])
-            .arg(self.site.path().join("gateway"))
+            .arg(self.site.path().join(&name))
             .args([
                 "--listen",
                 &format!("127.0.0.1:{listen}"),
@@ -230,19 +228,20 @@ impl Stage {
             .stderr(Stdio::from(log))
             .stdin(Stdio::null())
             .spawn()?;
-        *self.gateway.lock().unwrap() = Some(Running(child));
+        self.gateways.push(Running(child));
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "gateway-0", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/component": "gateway"}},
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/component": "gateway"}},
             "spec": {"containers": [{"name": "gateway", "image": "weir-gateway", "ports": [{"name": "admin", "containerPort": admin}]}]},
         });
         self.kubectl().apply("play", &pod)?;
-        self.player.status("gateway-0", "127.0.0.1", true, 0)
+        self.player.status(&name, "127.0.0.1", true, 0)
     }
 
-    /// A client of the tenant.
-    pub(crate) fn client(&self) -> Client {
-        Client::new(&self.gateway_url, "acme-dev-key")
+    /// A client of the tenant at each gateway.
+    pub(crate) fn clients(&self) -> Vec<Client> {
+        let client = |url: &String| Client::new(url, "acme-dev-key");
+        self.gateway_urls.iter().map(client).collect()
     }
 
     /// A version's object.
@@ -312,7 +311,7 @@ impl Stage {
             let lines: Vec<&str> = log.lines().collect();
             lines[lines.len().saturating_sub(40)..].join("\n")
         };
-        let gateway = std::fs::read_to_string(self.site.path().join("gateway.log"));
+        let gateway = std::fs::read_to_string(self.site.path().join("gateway-0.log"));
         let versions: Vec<Value> = (1..=3)
             .map(|number| self.version(number)["status"].clone())
             .collect();
@@ -362,194 +361,4 @@ fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port())
-}
-
-impl Player {
-    fn play(&self) {
-        while !self.stop.load(Ordering::Relaxed) {
-            if !self.rest.load(Ordering::Relaxed)
-                && let Err(error) = self.turn()
-            {
-                eprintln!("the player: {error:#}");
-            }
-            std::thread::sleep(TURN);
-        }
-    }
-
-    fn turn(&self) -> Result<()> {
-        let deployments = self.kubectl.get(&[
-            "deployments,configmaps",
-            "-n",
-            NAMESPACE,
-            "-l",
-            "app.kubernetes.io/managed-by=weir-operator",
-        ])?;
-        let items = deployments["items"].as_array().cloned().unwrap_or_default();
-        let of = |kind: &str| {
-            items
-                .iter()
-                .filter(|item| item["kind"] == kind)
-                .cloned()
-                .collect::<Vec<_>>()
-        };
-        let (deployments, plans) = (of("Deployment"), of("ConfigMap"));
-        let mut pods = self.pods.lock().unwrap();
-        for deployment in &deployments {
-            let name = deployment["metadata"]["name"].as_str().context("a name")?;
-            let wanted = usize::try_from(deployment["spec"]["replicas"].as_u64().unwrap_or(1))?;
-            let mine: Vec<String> = pods
-                .iter()
-                .filter(|(_, pod)| pod.child == name)
-                .map(|(name, _)| name.clone())
-                .collect();
-            for surplus in mine.iter().skip(wanted) {
-                self.end(&mut pods, surplus)?;
-            }
-            for _ in mine.len()..wanted {
-                let plan = plans.iter().find(|plan| plan["metadata"]["name"] == name);
-                let Some(plan) = plan else { break };
-                let (pod, played) = self.begin(name, deployment, plan)?;
-                pods.insert(pod, played);
-            }
-        }
-        let gone = |pod: &PlayedPod| {
-            !deployments
-                .iter()
-                .any(|deployment| deployment["metadata"]["name"] == pod.child.as_str())
-        };
-        let orphans: Vec<String> = pods
-            .iter()
-            .filter(|(_, pod)| gone(pod))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in orphans {
-            self.end(&mut pods, &name)?;
-        }
-        for (name, pod) in pods.iter_mut() {
-            self.watch(name, pod)?;
-        }
-        Ok(())
-    }
-
-    /// What kubelet sees of a container.
-    fn watch(&self, name: &str, pod: &mut PlayedPod) -> Result<()> {
-        if pod.worker.is_over() {
-            pod.restarts += 1;
-            pod.is_ready = false;
-            pod.worker = start(&pod.command, &self.folder, name)?;
-            return self.status(name, host(&pod.admin), false, pod.restarts);
-        }
-        let ready = Client::new(&format!("http://{}", pod.admin), "")
-            .get("/readyz")
-            .is_ok_and(|reply| reply.status == 200);
-        if ready != pod.is_ready {
-            self.status(name, host(&pod.admin), ready, pod.restarts)?;
-            pod.is_ready = ready;
-        }
-        Ok(())
-    }
-
-    fn begin(&self, child: &str, deployment: &Value, plan: &Value) -> Result<(String, PlayedPod)> {
-        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        let (name, ip) = (
-            format!("{child}-{count}"),
-            format!("127.0.{}.{}", 10 + count / 250, 1 + count % 250),
-        );
-        let template = &deployment["spec"]["template"];
-        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
-        pod["metadata"]["name"] = json!(name);
-        pod["metadata"]["namespace"] = json!(NAMESPACE);
-        self.kubectl.apply("play", &pod)?;
-        let file = self.folder.join(format!("{name}.plan"));
-        std::fs::write(&file, plan["data"]["plan.json"].as_str().context("a plan")?)?;
-        let mut command = vec!["worker".to_owned(), format!("--name={name}")];
-        for argument in template["spec"]["containers"][0]["args"]
-            .as_array()
-            .context("arguments")?
-        {
-            let argument = argument.as_str().context("text")?;
-            command.push(match argument.split_once('=') {
-                Some(("--load-plan", _)) => format!("--load-plan={}", file.display()),
-                Some((option @ ("--listen" | "--admin"), address)) => {
-                    format!("{option}={}", address.replace("0.0.0.0", &ip))
-                }
-                _ => argument.to_owned(),
-            });
-        }
-        command.push("--threads=1".to_owned());
-        let worker = start(&command, &self.folder, &name)?;
-        self.status(&name, &ip, false, 0)?;
-        let played = PlayedPod {
-            child: child.to_owned(),
-            worker,
-            admin: format!("{ip}:9090"),
-            is_ready: false,
-            restarts: 0,
-            command,
-        };
-        Ok((name, played))
-    }
-
-    fn end(&self, pods: &mut BTreeMap<String, PlayedPod>, name: &str) -> Result<()> {
-        self.kubectl.run(&[
-            "delete",
-            "pod",
-            name,
-            "-n",
-            NAMESPACE,
-            "--force",
-            "--grace-period=0",
-            "--wait=false",
-        ])?;
-        if let Some(mut pod) = pods.remove(name) {
-            send(i32::try_from(pod.worker.0.id())?, Signal::TERM);
-            std::thread::spawn(move || {
-                let _ = pod.worker.0.wait();
-            });
-        }
-        Ok(())
-    }
-
-    fn status(&self, name: &str, ip: &str, ready: bool, restarts: u32) -> Result<()> {
-        let word = if ready { "True" } else { "False" };
-        let status = json!({"status": {
-            "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-            "conditions": [{"type": "Ready", "status": word}],
-            "containerStatuses": [{
-                "name": if name.starts_with("gateway") { "gateway" } else { "worker" },
-                "ready": ready, "restartCount": restarts, "image": "played", "imageID": "",
-            }],
-        }});
-        let patch = status.to_string();
-        self.kubectl.run(&[
-            "patch",
-            "pod",
-            name,
-            "-n",
-            NAMESPACE,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-        ])?;
-        Ok(())
-    }
-}
-
-fn host(address: &str) -> &str {
-    address.split(':').next().unwrap_or_default()
-}
-
-fn start(command: &[String], folder: &Path, name: &str) -> Result<Running> {
-    let log = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join(format!("{name}.log")))?;
-    let child = weir_command()
-        .args(command)
-        .stdout(Stdio::null())
-        .stderr(Stdio::from(log))
-        .stdin(Stdio::null())
-        .spawn()?;
-    Ok(Running(child))
 }

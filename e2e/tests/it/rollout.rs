@@ -285,6 +285,47 @@ fn a_version_that_answers_its_signed_references_wrong_never_gets_a_user() {
     assert_eq!(runs, load.answered.load(Ordering::Relaxed) + 24, "{usage}");
 }
 
+/// Whoever says that nothing changes is taken at their word: by how probable the candidate finds what stable says.
+#[test]
+fn a_claim_to_behave_as_the_version_that_serves_is_checked() {
+    let site = site();
+    let weir = site.up().unwrap();
+    let mut plan = rollout();
+    plan["shadow"] = json!({"percent": 100, "minRequests": 20});
+    let claim = json!({"rollout": plan, "sameBehaviourAs": format!("sha256:{}", "0".repeat(64))});
+    let load = Load::during(&weir, |_| {
+        let other_weights = |dir: &std::path::Path| {
+            let other = RandomModel {
+                seed: 9,
+                ..RandomModel::default()
+            };
+            let tokenizer_of = repository().join("examples/models/tiny-chat-v1");
+            write_random_model(dir, &tokenizer_of, other)
+        };
+        site.add_prepared_model(("random", 2), &claim, other_weights)
+            .unwrap();
+        let is_held = || {
+            let status = version(&weir, 2)["status"].clone();
+            let conditions = status["conditions"].as_array().cloned();
+            let mut conditions = conditions.unwrap_or_default().into_iter();
+            conditions.any(|condition| condition["reason"] == "ShadowDiffers")
+        };
+        wait("version 2 is held", 60, is_held).unwrap();
+        site.add_prepared_model(("random", 3), &claim, |_| Ok(()))
+            .unwrap();
+        wait("version 3 takes its first share", 60, || {
+            is_weight(&weir, 3, 20)
+        })
+        .unwrap();
+    });
+    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        load.of_candidate.load(Ordering::Relaxed),
+        0,
+        "no user of version 2"
+    );
+}
+
 #[test]
 fn people_steer_a_rollout() {
     let site = site();

@@ -8,13 +8,12 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt as _;
 use weir_api::{ANNOTATION_MODEL, Validate as _};
 use weir_rollout::Record;
-use weir_rollout::routing::Table;
 
 use super::objects::{Served, served, worker};
 use super::{Cluster, SETTINGS};
 use crate::settings::Settings;
 use crate::snapshot::{
-    ModelRoute, Pool, SamplingDefaults, ServedVersion, Snapshot, WorkerEndpoint,
+    Mirror, ModelRoute, Pool, SamplingDefaults, ServedVersion, Snapshot, WorkerEndpoint,
 };
 use crate::text::PromptText;
 
@@ -22,7 +21,10 @@ impl Cluster {
     /// Everything that is in force now, and what it was made from. Blocks.
     pub(super) fn snapshot(&self) -> io::Result<(String, Snapshot)> {
         let inner = &self.0;
-        inner.book.offer(newest_tables(&inner.revisions.state()))?;
+        let records = newest_records(&inner.revisions.state());
+        let table =
+            |(model, record): (&String, &Record)| Some((model.clone(), record.routing.clone()?));
+        inner.book.offer(records.iter().filter_map(table))?;
         let tables = inner.book.all();
         let plans: Vec<Served> = inner
             .plans
@@ -42,15 +44,8 @@ impl Cluster {
             .filter_map(|pool| Some(Pool::from(&pool.validate().ok()?)))
             .collect();
         let settings = self.settings();
-        let mut models: BTreeMap<&str, Vec<Arc<ServedVersion>>> = BTreeMap::new();
-        for plan in &plans {
-            if let Some(version) = self.version(plan) {
-                models
-                    .entry(&plan.model)
-                    .or_default()
-                    .push(Arc::new(version));
-            }
-        }
+        let models = self.versions(&plans);
+        let mirrors = self.mirrors(&records, &plans);
         let names: BTreeSet<&str> = plans.iter().map(|plan| plan.model.as_str()).collect();
         let secrets = inner.secrets.lock().clone();
         let entry = |secret: &str, entry: &str| secrets.get(secret)?.get(entry).cloned();
@@ -65,13 +60,17 @@ impl Cluster {
         let read: Vec<_> = models.iter().map(|(model, of)| (model, of.len())).collect();
         let maps = inner.settings.state();
         let texts: Vec<_> = maps.iter().map(|map| map.data.clone()).collect();
+        let shadowed: Vec<_> = mirrors
+            .iter()
+            .map(|(model, mirror)| (model, &mirror.attempt, &mirror.target))
+            .collect();
         let basis = format!(
-            "{orders:?} {plans:?} {read:?} {workers:?} {pools:?} {quotas:?} {secrets:?} {texts:?}"
+            "{orders:?} {shadowed:?} {plans:?} {read:?} {workers:?} {pools:?} {quotas:?} {secrets:?} {texts:?}"
         );
         let route = |(model, versions): (&str, Vec<Arc<ServedVersion>>)| {
             let table = Arc::clone(tables.get(model)?);
             Some(ModelRoute {
-                mirror: None,
+                mirror: mirrors.get(model).cloned(),
                 name: model.to_owned(),
                 versions,
                 table,
@@ -90,8 +89,22 @@ impl Cluster {
         ))
     }
 
+    /// What is served of each model.
+    fn versions<'a>(&self, plans: &'a [Served]) -> BTreeMap<&'a str, Vec<Arc<ServedVersion>>> {
+        let mut models: BTreeMap<&str, Vec<Arc<ServedVersion>>> = BTreeMap::new();
+        for plan in plans {
+            if let Some(version) = self.version(plan) {
+                models
+                    .entry(&plan.model)
+                    .or_default()
+                    .push(Arc::new(version));
+            }
+        }
+        models
+    }
+
     fn version(&self, plan: &Served) -> Option<ServedVersion> {
-        let text = self.0.texts.get(&plan.digest, &plan.dir)?;
+        let text = self.0.texts.get(plan)?.model;
         Some(ServedVersion {
             model: plan.model.clone(),
             version: plan.version,
@@ -104,6 +117,30 @@ impl Cluster {
             text: text as Arc<dyn PromptText>,
             fallback: plan.fallback.clone(),
         })
+    }
+
+    /// Which version is asked in the shadow, by model: as the newest record says, once its text side is there.
+    fn mirrors(
+        &self,
+        records: &BTreeMap<String, Record>,
+        plans: &[Served],
+    ) -> BTreeMap<String, Mirror> {
+        let mirror = |(model, record): (&String, &Record)| {
+            let (mirror, attempt) = (record.mirror.as_ref()?, record.attempt.as_ref()?);
+            let is_target =
+                |plan: &&Served| plan.model == *model && plan.digest == mirror.target.digest;
+            let text = self.0.texts.get(plans.iter().find(is_target)?)?;
+            let mirror = Mirror {
+                attempt: attempt.id.clone(),
+                target: mirror.target.digest.clone(),
+                percent: mirror.percent,
+                max_tokens_per_second: mirror.max_tokens_per_second,
+                is_scored: attempt.plan.is_scored(),
+                references: text.references,
+            };
+            Some((model.clone(), mirror))
+        };
+        records.iter().filter_map(mirror).collect()
     }
 
     fn workers(&self) -> Vec<WorkerEndpoint> {
@@ -139,9 +176,9 @@ impl Cluster {
     }
 }
 
-/// The table of the newest record of each model.
-fn newest_tables(revisions: &[Arc<ControllerRevision>]) -> Vec<(String, Table)> {
-    let mut newest: BTreeMap<&str, Record> = BTreeMap::new();
+/// The newest record of each model.
+fn newest_records(revisions: &[Arc<ControllerRevision>]) -> BTreeMap<String, Record> {
+    let mut newest: BTreeMap<String, Record> = BTreeMap::new();
     for revision in revisions {
         let model = revision.annotations().get(ANNOTATION_MODEL);
         let data = revision.data.as_ref().map(|data| data.0.to_string());
@@ -154,7 +191,7 @@ fn newest_tables(revisions: &[Arc<ControllerRevision>]) -> Vec<(String, Table)> 
                     .get(model.as_str())
                     .is_none_or(|known| known.stamp < record.stamp);
                 if is_newer {
-                    newest.insert(model, record);
+                    newest.insert(model.clone(), record);
                 }
             }
             Err(error) => tracing::warn!(
@@ -164,6 +201,5 @@ fn newest_tables(revisions: &[Arc<ControllerRevision>]) -> Vec<(String, Table)> 
             ),
         }
     }
-    let table = |(model, record): (&str, Record)| Some((model.to_owned(), record.routing?));
-    newest.into_iter().filter_map(table).collect()
+    newest
 }

@@ -27,6 +27,9 @@ pub(super) struct Served {
     pub(super) context_tokens: u32,
     pub(super) fallback: Vec<String>,
     pub(super) dir: PathBuf,
+    /// The file of the artifact with prompts and expected answers.
+    #[serde(default)]
+    pub(super) references: Option<String>,
 }
 
 /// The version of a plan.

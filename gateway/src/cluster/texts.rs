@@ -2,13 +2,14 @@
 //! lists every file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use weir_manifest::{ArtifactManifest, Digest, MANIFEST_FILE};
+use weir_manifest::{ArtifactManifest, Digest, MANIFEST_FILE, Reference};
 use weir_model::{FileBytes, ModelText};
+
+use super::objects::Served;
 
 /// Larger files are weights, which are no business of a gateway.
 const MAX_FILE: u64 = 64 << 20;
@@ -20,8 +21,19 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(super) struct Texts(Mutex<BTreeMap<String, Read>>);
 
 enum Read {
-    Done(Arc<ModelText>),
+    Done(Text),
     Failed(Instant),
+}
+
+/// What a gateway knows of a version.
+#[derive(Clone)]
+pub(super) struct Text {
+    /// Tokenizer, template and generation defaults.
+    pub(super) model: Arc<ModelText>,
+    /// Prompts with expected answers, if its signer gave any with it.
+    pub(super) references: Arc<[Reference]>,
+    /// The file that holds them.
+    file: Option<String>,
 }
 
 impl Texts {
@@ -31,25 +43,22 @@ impl Texts {
     }
 
     /// The text side of a version; none where it cannot be read, which is tried again after a while. Blocks.
-    pub(super) fn get(&self, digest: &str, dir: &Path) -> Option<Arc<ModelText>> {
-        match self.0.lock().get(digest) {
-            Some(Read::Done(text)) => return Some(Arc::clone(text)),
+    pub(super) fn get(&self, plan: &Served) -> Option<Text> {
+        match self.0.lock().get(&plan.digest) {
+            Some(Read::Done(text)) if text.file == plan.references => return Some(text.clone()),
             Some(Read::Failed(at)) if at.elapsed() < RETRY => return None,
-            Some(Read::Failed(_)) | None => {}
+            Some(Read::Done(_) | Read::Failed(_)) | None => {}
         }
-        let read = match read(digest, dir) {
-            Ok(text) => Read::Done(Arc::new(text)),
+        let (read, text) = match read(plan) {
+            Ok(text) => (Read::Done(text.clone()), Some(text)),
             Err(cause) => {
-                tracing::error!(digest, dir = %dir.display(), cause, "a version cannot be served from here");
-                Read::Failed(Instant::now())
+                let (digest, dir) = (&plan.digest, plan.dir.display());
+                tracing::error!(digest, %dir, cause, "a version cannot be served from here");
+                (Read::Failed(Instant::now()), None)
             }
         };
-        let mut all = self.0.lock();
-        all.insert(digest.to_owned(), read);
-        match all.get(digest) {
-            Some(Read::Done(text)) => Some(Arc::clone(text)),
-            _ => None,
-        }
+        self.0.lock().insert(plan.digest.clone(), read);
+        text
     }
 
     /// Whether something is to be tried again.
@@ -66,11 +75,11 @@ impl Texts {
     }
 }
 
-fn read(digest: &str, dir: &Path) -> Result<ModelText, String> {
+fn read(plan: &Served) -> Result<Text, String> {
     let open =
-        |name: &str| std::fs::read(dir.join(name)).map_err(|error| format!("{name}: {error}"));
+        |name: &str| std::fs::read(plan.dir.join(name)).map_err(|error| format!("{name}: {error}"));
     let manifest = open(MANIFEST_FILE)?;
-    if Digest::of(&manifest).to_string() != digest {
+    if Digest::of(&manifest).to_string() != plan.digest {
         return Err(format!(
             "{MANIFEST_FILE} is another version's: its digest is {}",
             Digest::of(&manifest)
@@ -91,7 +100,11 @@ fn read(digest: &str, dir: &Path) -> Result<ModelText, String> {
         }
         files.push((name.to_owned(), bytes));
     }
-    ModelText::from_files(&FileBytes::new(files)).map_err(|error| {
+    let references = match &plan.references {
+        Some(name) => references(name, &files)?,
+        None => Arc::default(),
+    };
+    let model = ModelText::from_files(&FileBytes::new(files)).map_err(|error| {
         let mut text = error.to_string();
         let mut cause = std::error::Error::source(&error);
         while let Some(error) = cause {
@@ -99,5 +112,19 @@ fn read(digest: &str, dir: &Path) -> Result<ModelText, String> {
             cause = error.source();
         }
         text
+    })?;
+    Ok(Text {
+        model: Arc::new(model),
+        references,
+        file: plan.references.clone(),
     })
+}
+
+/// A version whose references cannot be asked is not served: its guard would be missing.
+fn references(name: &str, files: &[(String, Vec<u8>)]) -> Result<Arc<[Reference]>, String> {
+    let found = files.iter().find(|(file, _)| file == name);
+    let (_, bytes) =
+        found.ok_or_else(|| format!("{name} is not among the files that were signed"))?;
+    let all = Reference::parse(bytes).map_err(|error| format!("{name}: {error}"))?;
+    Ok(all.into())
 }

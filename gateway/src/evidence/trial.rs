@@ -31,7 +31,7 @@ pub(crate) enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) tokens: u64,
-    /// Ended by its ceiling, or going round in circles.
+    /// Ended by its ceiling, going round in circles, or empty.
     pub(crate) is_odd: bool,
     /// It begins with words of refusal.
     pub(crate) is_refusal: bool,

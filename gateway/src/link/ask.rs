@@ -10,6 +10,7 @@ use weir_protocol::worker::{Cancel, Progress, Rejected, Row, Submit, progress, r
 use weir_run::RunId;
 
 use super::Link;
+use super::measured::has_content;
 use super::session::id_bytes;
 use crate::evidence::{Looping, is_refusal};
 
@@ -37,7 +38,7 @@ pub(crate) enum Answer {
 }
 
 /// The measures of an answer, and as much of its text as is compared.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Said {
     /// How it begins.
     pub(crate) beginning: String,
@@ -49,6 +50,8 @@ pub(crate) struct Said {
     /// Ended by its ceiling, going round in circles, or empty.
     pub(crate) is_odd: bool,
     pub(crate) first_token: Duration,
+    /// How probable each token was, where that was asked for.
+    pub(crate) logprobs: Vec<f32>,
 }
 
 impl Said {
@@ -63,6 +66,8 @@ pub(super) struct Asked {
     begun: Instant,
     said: Said,
     looping: Looping,
+    /// Whether it has text or calls of tools.
+    has_content: bool,
     rows: u64,
     failed: Option<String>,
 }
@@ -76,6 +81,11 @@ impl Asked {
             }
             self.looping.push(row.token_id);
         }
+        self.has_content |= has_content(row);
+        let logprob = row.logprob.as_ref().filter(|_| row.tokens > 0);
+        self.said
+            .logprobs
+            .extend(logprob.map(|logprob| logprob.logprob));
         if self.said.tokens < BEGINNING_TOKENS && self.said.beginning.len() < BEGINNING_BYTES {
             self.said.beginning.push_str(&row.text);
         }
@@ -91,8 +101,7 @@ impl Asked {
     }
 
     fn end(mut self) {
-        let is_empty = self.said.tokens == 0;
-        self.said.is_odd = self.said.is_cut || self.looping.found() || is_empty;
+        self.said.is_odd = self.said.is_cut || self.looping.found() || !self.has_content;
         let answer = match self.failed {
             Some(why) => Answer::Failed(why),
             None => Answer::Said(self.said),
@@ -128,6 +137,7 @@ impl Link {
                 begun: Instant::now(),
                 said: Said::default(),
                 looping: Looping::default(),
+                has_content: false,
                 rows: 0,
                 failed: None,
             },

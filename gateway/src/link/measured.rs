@@ -13,7 +13,7 @@ impl Writer {
         match status {
             RunStatus::Completed => End::Completed(Output {
                 tokens: self.output_tokens,
-                is_odd: self.any_length || self.looping.found(),
+                is_odd: self.is_odd(),
                 is_refusal: is_refusal(&self.beginning),
             }),
             RunStatus::Failed => End::Failed,
@@ -28,9 +28,14 @@ impl Writer {
             beginning: self.beginning.clone(),
             tokens: self.output_tokens,
             is_cut: self.any_length,
-            is_odd: self.any_length || self.looping.found() || self.output_tokens == 0,
+            is_odd: self.is_odd(),
             ..Said::default()
         }
+    }
+
+    /// Ended by its ceiling, going round in circles, or empty.
+    fn is_odd(&self) -> bool {
+        self.any_length || self.looping.found() || !self.has_content
     }
 
     /// Looks at a row as evidence.
@@ -41,8 +46,37 @@ impl Writer {
         if row.tokens > 0 {
             self.looping.push(row.token_id);
         }
+        self.has_content |= has_content(row);
         if self.output_tokens < BEGINNING_TOKENS && self.beginning.len() < BEGINNING_BYTES {
             self.beginning.push_str(&row.text);
         }
+    }
+}
+
+/// Whether a row adds something to an answer: the token that ends it is billed and says nothing.
+pub(super) fn has_content(row: &Row) -> bool {
+    !row.text.trim().is_empty() || !row.tool_calls.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_protocol::worker::ToolCall;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_of_nothing_but_its_end_is_empty() {
+        let row = |text: &str, tokens| Row {
+            text: text.to_owned(),
+            tokens,
+            ..Row::default()
+        };
+        assert!(!has_content(&row("", 1)) && !has_content(&row(" \n", 1)));
+        assert!(has_content(&row("7", 1)) && has_content(&row("7", 0)));
+        let call = Row {
+            tool_calls: vec![ToolCall::default()],
+            ..row("", 1)
+        };
+        assert!(has_content(&call));
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct Writer {
     /// Of the first choice: how its text begins, and whether it goes round in circles.
     pub(super) beginning: String,
     pub(super) looping: Looping,
+    /// Whether it has text or calls of tools: a token that only ends it is neither.
+    pub(super) has_content: bool,
 }
 
 /// How a run ends, apart from its usage.
@@ -142,6 +144,7 @@ impl Writer {
             expected: None,
             beginning: String::new(),
             looping: Looping::default(),
+            has_content: false,
         }
     }
 

@@ -28,6 +28,12 @@ pub(super) fn reference(counts: &mut ShadowCounts, is_right: [bool; 2]) {
     discordant(&mut counts.references, !candidate, !stable);
 }
 
+/// Counts by how many thousandths of a nat per token the candidate finds stable's words less probable than stable does.
+pub(super) fn scored(counts: &mut ShadowCounts, milli_nats: i64) {
+    counts.scored += 1;
+    counts.score_sum_milli_nats += milli_nats;
+}
+
 /// The candidate failed where stable answered.
 pub(super) fn failed(errors: &mut Judged) {
     errors.record(true);

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use weir_manifest::Reference;
 use weir_protocol::error::ErrorCode;
 use weir_protocol::worker::Submit;
 
-use super::references::Reference;
-use super::{Mirroring, Pair, compare};
+use super::{Mirroring, Pair, compare, score};
 use crate::admit::{Asking, Input, Params, Sampling, Shape};
 use crate::clock::new_run_id;
 use crate::core::Core;
 use crate::link::{Answer, Command, LinkHandle, Question, Said};
 use crate::snapshot::ServedVersion;
+use crate::text::Message;
 
 /// An answer that takes longer is none.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -27,13 +28,30 @@ const FURTHER_TOKENS: u64 = 32;
 const SHARE_OF_SEATS: u32 = 8;
 
 /// No answer, and why that says nothing of the version.
-struct Lost;
+pub(super) struct Lost;
 
 /// Asks the version in the shadow what stable was asked, and counts what its answer says.
 pub(crate) async fn ask_candidate(core: Arc<Core>, pair: Pair) {
     let mirroring = Arc::clone(&pair.seed.mirroring);
     let stop = mirroring.stop.clone();
     let asked = stop.run_until_cancelled(answer(&core, &pair)).await;
+    let is_scored = mirroring.mirror.is_scored && matches!(asked, Some(Ok(Some(Answer::Said(_)))));
+    count(&core, &pair, asked);
+    if is_scored {
+        let scored = stop.run_until_cancelled(score::difference(&core, &pair));
+        let scored = scored.await;
+        let mut counts = mirroring.counts.lock();
+        match scored {
+            None | Some(Ok(None)) => {}
+            Some(Err(Lost)) => counts.dropped += 1,
+            Some(Ok(Some(milli_nats))) => compare::scored(&mut counts, milli_nats),
+        }
+    }
+}
+
+/// Counts what an answer says.
+fn count(core: &Core, pair: &Pair, asked: Option<Result<Option<Answer>, Lost>>) {
+    let mirroring = &pair.seed.mirroring;
     let mut counts = mirroring.counts.lock();
     match asked {
         None | Some(Ok(None)) => {}
@@ -105,7 +123,7 @@ async fn answer(core: &Arc<Core>, pair: &Pair) -> Result<Option<Answer>, Lost> {
 }
 
 /// Sends a question to a worker of a version, within the share that questions may have of it.
-async fn ask(
+pub(super) async fn ask(
     core: &Arc<Core>,
     mirroring: &Mirroring,
     version: &ServedVersion,
@@ -198,7 +216,11 @@ async fn refer(
         prompt: "reference",
         max_output: "maxTokens",
     };
-    let input = Input::Chat(reference.messages.clone());
+    let messages = reference.messages.iter().map(|(role, content)| Message {
+        role: role.clone(),
+        content: content.clone(),
+    });
+    let input = Input::Chat(messages.collect());
     // A name that no tenant has: references take no tenant's turn.
     let largest = u64::from(version.context_tokens);
     let tokens = core

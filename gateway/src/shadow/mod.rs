@@ -4,7 +4,7 @@
 mod caps;
 mod compare;
 mod mirror;
-mod references;
+mod score;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use weir_rollout::report::ShadowReport;
 use weir_rollout::routing::coin;
 use weir_rollout::statistics::ShadowCounts;
 use weir_run::{RunId, RunStatus};
 
 use caps::Caps;
 pub(crate) use mirror::ask_candidate;
-pub use references::{Reference, ReferencesError};
 
 use crate::admit::{Input, RunRequest, Shape};
 use crate::core::Core;
@@ -63,15 +63,6 @@ struct Seed {
 pub(crate) struct Pair {
     seed: Seed,
     said: Said,
-}
-
-/// What was counted of a version in the shadow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shadowed {
-    /// The attempt it belongs to.
-    pub attempt: String,
-    /// The counts.
-    pub counts: ShadowCounts,
 }
 
 impl Shadow {
@@ -169,10 +160,10 @@ impl Shadow {
     }
 
     /// What was counted of a model's version in the shadow, if one is there.
-    pub(crate) fn counts(&self, model: &str) -> Option<Shadowed> {
+    pub(crate) fn counts(&self, model: &str) -> Option<ShadowReport> {
         let mirroring = self.models.read().get(model).cloned()?;
         let counts = mirroring.counts.lock().clone();
-        Some(Shadowed {
+        Some(ShadowReport {
             attempt: mirroring.mirror.attempt.clone(),
             counts,
         })

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use weir_api::Validate as _;
-use weir_gateway::{Reference, Settings};
+use weir_gateway::Settings;
+use weir_manifest::Reference;
 
 /// The blocks of a language in a document.
 fn blocks(file: &str, language: &str) -> Vec<String> {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use weir_gateway::{Mirror, Reference, Snapshot};
+use weir_gateway::{Mirror, Snapshot};
+use weir_manifest::Reference;
 use weir_rollout::statistics::ShadowCounts;
 
 use crate::site::{DIGEST, Site, all_to, config, snapshot, tenant, version, wait_for};
@@ -28,6 +29,7 @@ fn mirrored(folder: &std::path::Path, percent: u32, references: &str) -> Snapsho
         target: NEXT.to_owned(),
         percent,
         max_tokens_per_second: 1_000_000,
+        is_scored: false,
         references: references.into(),
     });
     snapshot

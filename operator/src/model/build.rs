@@ -145,6 +145,7 @@ fn plan(meta: &Meta<'_>) -> Value {
         "fallback": version.fallback,
         "dir": dir,
         "files": claim.files,
+        "references": manifest.references,
     });
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta.metadata(),

@@ -30,11 +30,11 @@ pub(super) fn lease_name(pool: &str) -> String {
 impl Models {
     pub(super) async fn carry_out(
         &self,
-        look: &Look<'_>,
+        look: &mut Look<'_>,
         memory: &mut Memory,
         effects: Vec<Effect>,
     ) -> Result<(), ApplyError> {
-        let Some(head) = look.view.log.last() else {
+        let Some(head) = look.view.log.last().cloned() else {
             return Ok(());
         };
         for effect in effects {
@@ -49,7 +49,7 @@ impl Models {
                     let order = Order {
                         replicas,
                         stamp,
-                        role: role(head, &id),
+                        role: role(&head, &id),
                     };
                     self.scale(look, memory, &id, order).await?;
                 }
@@ -59,6 +59,8 @@ impl Models {
                     self.applier
                         .sweep(&names::child(look.model, &id), head.stamp)
                         .await?;
+                    // What caches still show of it is not to be put right.
+                    look.view.children.remove(&id);
                 }
                 Effect::Push { table, gateways } => {
                     self.gateways.push(look.model, &table, &gateways).await;

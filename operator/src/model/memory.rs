@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use weir_rollout::decide::{ReplicaView, Request, Withdrawn};
-use weir_rollout::evidence::Ledger;
+use weir_rollout::evidence::{Ledger, ShadowLedger};
 use weir_rollout::routing::{Table, TableOrder};
 use weir_rollout::{Record, Stamp, VersionId};
 
@@ -47,6 +47,10 @@ struct Times {
 pub struct Memory {
     /// Counts of the gateways.
     pub ledger: Ledger,
+    /// What they counted in the shadow.
+    pub shadow: ShadowLedger,
+    /// The table that takes a version back, until every gateway routes by it, and since when what decided it may have been there.
+    pub leaving: Option<(TableOrder, Instant)>,
     /// Everything to the rollback version, while the record that says so cannot be written.
     pub emergency: Option<Table>,
     /// Records written here that the cache has not shown yet.
@@ -89,6 +93,8 @@ impl Memory {
             .attempt
             .as_ref()
             .map(|attempt| (attempt.target.clone(), attempt.phase, attempt.step));
+        let attempt = head.attempt.as_ref();
+        self.shadow.keep(attempt.map(|attempt| attempt.id.as_str()));
         if self.step != step {
             self.step = step;
             for times in self.times.values_mut() {

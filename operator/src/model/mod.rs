@@ -21,8 +21,9 @@ use std::time::Instant;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use weir_manifest::TrustPolicySpec;
-use weir_rollout::decide::{Decision, VersionSpec};
+use weir_rollout::decide::{Decision, Note, VersionSpec};
 use weir_rollout::record::rebuild;
+use weir_rollout::routing::TableOrder;
 use weir_rollout::{Input, Record, decide};
 
 use self::build::Shape;
@@ -32,6 +33,7 @@ use self::view::View;
 use crate::apply::{Applier, ApplyError};
 use crate::board::Board;
 use crate::events::Events;
+use crate::figures::{Figures, begins_rollback};
 use crate::gateways::{Gateways, TICK};
 use crate::leader::{Leadership, Role};
 use crate::log::{self, AppendError};
@@ -42,6 +44,9 @@ use crate::world::World;
 
 /// Decisions in one look that no healthy rollout needs.
 const MAX_ROUNDS: u32 = 32;
+
+/// How the attempt of a version ends that runs proved worse.
+const BREACHED: &str = "GuardrailBreached";
 
 /// How soon a field that somebody else keeps changing is looked at again.
 const CONTESTED_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
@@ -93,6 +98,8 @@ pub struct Models {
     pub memories: parking_lot::Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<Memory>>>>,
     /// What was told of each version.
     pub statuses: Statuses,
+    /// What metrics say.
+    pub figures: Figures,
 }
 
 /// All that one look is about.
@@ -125,6 +132,7 @@ impl Models {
         {
             self.gateways.watch(model, false);
             self.memories.lock().remove(model);
+            self.figures.forget(model);
             let versions = self.world.versions.state();
             let exists = |name: &str| {
                 versions
@@ -135,6 +143,7 @@ impl Models {
             return Ok(Outcome::Gone);
         }
         self.note(&look, &mut memory).await;
+        self.time_rollback(&look, &mut memory);
         self.complain(&look, &mut memory).await;
         if role == Role::Lapsed {
             self.judge_without_a_record(&mut look, &mut memory).await;
@@ -152,6 +161,7 @@ impl Models {
             }
         };
         self.board.serves(model, &look.pool, look.view.log.last());
+        self.figures.show(model, &status);
         let is_moving = look
             .view
             .log
@@ -233,7 +243,7 @@ impl Models {
         if witnesses.contradict(&head) {
             let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
             let record = rebuild(&witnesses, now_ms);
-            self.write(look, memory, &record).await?;
+            self.write(look, memory, &record, None).await?;
             let message =
                 "the newest record was gone; it was made anew from what gateways and children know";
             self.events
@@ -248,7 +258,8 @@ impl Models {
                     .map_err(|source| apply_error(look.model, source))?;
                 return Ok(decision.status);
             };
-            self.write(look, memory, &record).await?;
+            self.write(look, memory, &record, decision.note.as_ref())
+                .await?;
             if let Some(note) = &decision.note {
                 tracing::info!(
                     model = look.model,
@@ -272,6 +283,7 @@ impl Models {
         look: &mut Look<'_>,
         memory: &mut Memory,
         record: &Record,
+        note: Option<&Note>,
     ) -> Result<(), LookError> {
         let failed = |source| LookError::Append {
             model: look.model.to_owned(),
@@ -284,10 +296,28 @@ impl Models {
         log::append(&api, look.model, record)
             .await
             .map_err(failed)?;
+        let before = look.view.log.last();
+        self.figures.wrote(look.model, before, record, note);
+        if begins_rollback(before, record) {
+            memory.leaving = look.leaving(record);
+        }
         memory.wrote(record);
         memory.emergency = None;
         look.view.log.push(record.clone());
         Ok(())
+    }
+}
+
+impl Look<'_> {
+    /// The table that takes a version back for what gateways counted, and since when that may have been there: after each had been asked
+    /// the last time but one.
+    fn leaving(&self, record: &Record) -> Option<(TableOrder, Instant)> {
+        let ending = record.attempt.as_ref()?.ending.as_ref()?;
+        let order = record.routing.as_ref()?.order;
+        let routed = self.view.log.last()?.routing.as_ref()?.order;
+        let asked = self.view.gateways.iter().filter_map(|heard| heard.asked[0]);
+        let since = asked.min()?;
+        (ending.reason == BREACHED && order != routed).then_some((order, since))
     }
 }
 

@@ -15,6 +15,7 @@ use weir_rollout::{VersionId, version_spec};
 use super::memory::{Memory, unhandled};
 use super::view::{VersionSeen, View};
 use super::{Look, Models, carry, claim, template};
+use crate::gateways::Heard;
 use crate::verify::Verdict;
 use crate::world::TRUST;
 
@@ -114,6 +115,31 @@ impl Models {
             {
                 tracing::warn!(model = look.model, %error, "counts of a gateway are left out");
             }
+            if let Some((of, shadow)) =
+                report.and_then(|report| report.evidence.as_ref().zip(report.shadow.as_ref()))
+            {
+                memory.shadow.merge(of, shadow);
+            }
+        }
+    }
+
+    /// Once every gateway routes by the table that takes a version back: how long that took, by the clock of the last one.
+    pub(super) fn time_rollback(&self, look: &Look<'_>, memory: &mut Memory) {
+        let Some((order, since)) = memory.leaving else {
+            return;
+        };
+        let applied = |heard: &Heard| {
+            let (report, at) = heard.report.as_ref()?;
+            let of_model = report.models.get(look.model)?;
+            let is_applied = of_model.table.as_ref()?.order >= order;
+            let age = Duration::from_millis(of_model.age_ms);
+            is_applied.then(|| at.checked_sub(age).unwrap_or(*at))
+        };
+        let all: Option<Vec<Instant>> = look.view.gateways.iter().map(applied).collect();
+        if let Some(last) = all.and_then(|all| all.into_iter().max()) {
+            let took = last.saturating_duration_since(since);
+            self.figures.rolled_back(look.model, took);
+            memory.leaving = None;
         }
     }
 
@@ -144,7 +170,10 @@ impl Models {
             replicas: memory.views(&view.children, Duration::from_secs(self.shape.drain_s), now),
             gateways: view.gateway_views(look.model, now),
             evidence: memory.ledger.clone(),
-            shadow: ShadowCounts::default(),
+            shadow: match view.log.last().and_then(|head| head.attempt.as_ref()) {
+                Some(attempt) => memory.shadow.total(&attempt.id),
+                None => ShadowCounts::default(),
+            },
             requests: unhandled(requests, view.log.last()),
             withdrawn: memory.withdrawn(now),
             entropy: self.entropy,
@@ -207,13 +236,6 @@ fn spec(
         }
         _ => Verification::Pending,
     };
-    let mut spec = version_spec(
-        &seen.object,
-        valid,
-        &claim::claimed_digest(valid),
-        verification,
-    );
-    // Nothing mirrors runs yet: a version goes from its workers' readiness to its first step.
-    spec.plan.shadow = None;
-    spec
+    let digest = claim::claimed_digest(valid);
+    version_spec(&seen.object, valid, &digest, verification)
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use weir_api::model_version::reasons;
 use weir_api::{ModelVersion, SignatureSource, ValidModelVersion};
-use weir_gateway::Reference;
 use weir_manifest::{
-    Digest, Placement, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest, open_verified,
+    Digest, Placement, Reference, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest,
+    open_verified,
 };
 use weir_model::ModelText;
 use weir_operator::model::claim::claim;

@@ -75,7 +75,7 @@ pub struct Shadow {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub min_requests: Option<i32>,
 
-    /// Score (the candidate scores the stable answer's tokens; where absent) or Generate (it also answers itself).
+    /// Score (where absent) or Generate, which agreementPercent needs. Both compare answers; stable's words are scored where the manifest claims sameBehaviourAs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ShadowMode>,
 

@@ -21,7 +21,7 @@ impl Judged {
         self.bad += u64::from(is_bad);
     }
 
-    fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.runs += other.runs;
         self.bad += other.bad;
     }

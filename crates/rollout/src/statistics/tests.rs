@@ -421,6 +421,24 @@ fn verdicts_of_the_shadow() {
             "score",
         ),
         (
+            "scores differ, and right references do not lift that",
+            ShadowCounts {
+                score_sum_milli_nats: 60 * 51,
+                reference_pairs: 63,
+                ..enough.clone()
+            },
+            "score",
+        ),
+        (
+            "a claim that too few answers were scored for",
+            ShadowCounts {
+                scored: 49,
+                reference_pairs: 63,
+                ..enough.clone()
+            },
+            "few",
+        ),
+        (
             "refuses where stable answers, long before the sample is full",
             ShadowCounts {
                 pairs: 30,

@@ -5,12 +5,12 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_gateway::Shadowed;
 use weir_rollout::decide::{
     Decision, Effect, GatewayView, Lease, Note, Observation, Request, Seen, VersionSpec,
     VersionStatus, Withdrawn,
 };
 use weir_rollout::evidence::{Ledger, Snapshot};
+use weir_rollout::report::ShadowReport;
 use weir_rollout::routing::{Table, TableOrder};
 use weir_rollout::statistics::ShadowCounts;
 use weir_rollout::{Input, Phase, Record, VersionId, decide};
@@ -46,7 +46,7 @@ pub struct ModelSeen {
     /// Workers by version.
     pub replicas: BTreeMap<VersionId, ReplicasSeen>,
     /// What the gateway counted in the shadow, and of which attempt.
-    pub shadow: Option<Shadowed>,
+    pub shadow: Option<ShadowReport>,
     /// The table that new runs follow, and for how long.
     pub acknowledged: Option<(TableOrder, Duration)>,
 }

@@ -79,6 +79,7 @@ impl Serving {
                 target: mirror.target.digest.clone(),
                 percent: mirror.percent,
                 max_tokens_per_second: mirror.max_tokens_per_second,
+                is_scored: attempt.plan.is_scored(),
                 references: Arc::clone(&placed.verified.references),
             })
         };

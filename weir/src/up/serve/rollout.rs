@@ -185,17 +185,8 @@ impl Serving {
             }
             _ => Verification::Pending,
         };
-        let mut spec = version_spec(
-            &entry.object,
-            &entry.valid,
-            &self.digest(entry),
-            verification,
-        );
-        if let Some(shadow) = &mut spec.plan.shadow {
-            // Engines do not score the tokens of a prompt yet: answers are compared, which the plan's own limits judge.
-            shadow.score_milli_nats = None;
-        }
-        spec
+        let digest = self.digest(entry);
+        version_spec(&entry.object, &entry.valid, &digest, verification)
     }
 
     fn replicas(&self, placed: &Placed, look: &Look) -> Option<(VersionId, ReplicasSeen)> {

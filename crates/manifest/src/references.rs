@@ -6,8 +6,6 @@ use regex_automata::dfa::{Automaton, dense};
 use regex_automata::{Input, MatchKind};
 use serde::Deserialize;
 
-use crate::text::Message;
-
 /// Largest file.
 const MAX_BYTES: usize = 1 << 20;
 /// Most prompts: each is asked of two versions, one after the other.
@@ -22,8 +20,10 @@ const MOST_TOKENS: u32 = 1024;
 /// A prompt, and which answers to it are right.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    pub(crate) messages: Vec<Message>,
-    pub(crate) max_tokens: u32,
+    /// What is asked: role and text of each message.
+    pub messages: Vec<(String, String)>,
+    /// Longest answer.
+    pub max_tokens: u32,
     accept: Accept,
 }
 
@@ -108,16 +108,10 @@ impl Reference {
     fn of(line: &str) -> Result<Self, String> {
         let line: Line = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let messages = match (line.prompt, line.messages) {
-            (Some(prompt), None) => vec![Message {
-                role: "user".to_owned(),
-                content: prompt,
-            }],
+            (Some(prompt), None) => vec![("user".to_owned(), prompt)],
             (None, Some(messages)) if !messages.is_empty() => messages
                 .into_iter()
-                .map(|message| Message {
-                    role: message.role,
-                    content: message.content,
-                })
+                .map(|message| (message.role, message.content))
                 .collect(),
             _ => return Err("give either a `prompt` or `messages`".to_owned()),
         };
@@ -143,7 +137,7 @@ impl Reference {
     }
 
     /// Whether an answer is right.
-    pub(crate) fn accepts(&self, answer: &str) -> bool {
+    pub fn accepts(&self, answer: &str) -> bool {
         match &self.accept {
             Accept::Texts(texts) => texts.iter().any(|text| text == answer.trim()),
             Accept::Pattern(dfa) => {

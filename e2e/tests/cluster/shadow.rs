@@ -1,0 +1,102 @@
+//! Versions in the shadow on a cluster: several gateways mirror and ask references, the operator decides by all of their counts.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use weir_e2e::cluster::{self, ControlPlane, Layer};
+use weir_e2e::{RandomModel, repository, write_random_model};
+
+use crate::load::Load;
+use crate::stage::{Stage, condition};
+
+fn plan() -> Value {
+    json!({
+        "steps": [{"weightPercent": 20, "bake": "1s"}, {"weightPercent": 50, "bake": "10m"}],
+        "guardrails": {"errorRatePercent": 5, "minRequests": 10}, "promote": "NoBreach", "finalBake": "1s",
+    })
+}
+
+/// Prompts with the answers of the version that serves now: what is right.
+fn references(stage: &Stage, count: usize) -> String {
+    let client = &stage.clients()[0];
+    let line = |place: usize| {
+        let prompt = format!("reference {place}");
+        let body = json!({"model": "random", "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 6});
+        let reply = client.post("/v1/chat/completions", &body).unwrap();
+        let answer = &reply.body["choices"][0]["message"]["content"];
+        json!({"prompt": prompt, "accept": {"exact": answer}, "maxTokens": 6}).to_string() + "\n"
+    };
+    (0..count).map(line).collect()
+}
+
+#[test]
+fn a_version_that_answers_its_references_wrong_gets_no_user_and_one_that_agrees_goes_on() {
+    let Some(binaries) = cluster::layer(Layer::Api, "the shadow").unwrap() else {
+        return;
+    };
+    let mut stage = Stage::new(ControlPlane::start(&binaries).unwrap()).unwrap();
+    stage.start_gateway().unwrap();
+    stage.start_operator("a").unwrap();
+    stage.apply("model-random-v1.yaml").unwrap();
+    stage.wait_ready(1, 60);
+    stage.wait("an answer of each gateway", 30, || {
+        let body = json!({"model": "random", "input": "hello", "maxOutputTokens": 1});
+        let answers = |client: &weir_e2e::Client| {
+            client
+                .post("/inference", &body)
+                .is_ok_and(|reply| reply.status == 202)
+        };
+        stage.clients().iter().all(answers)
+    });
+    let right = references(&stage, 24);
+    let load = Load::during(&stage, |_| {
+        let other_weights = |dir: &Path| -> Result<()> {
+            let other = RandomModel {
+                seed: 9,
+                ..RandomModel::default()
+            };
+            let tokenizer_of = repository().join("examples/models/tiny-chat-v1");
+            write_random_model(dir, &tokenizer_of, other)?;
+            std::fs::write(dir.join("references.jsonl"), &right)?;
+            Ok(())
+        };
+        stage
+            .site
+            .add_prepared_model(("random", 2), &json!({"rollout": plan()}), other_weights)
+            .unwrap();
+        stage.apply("model-random-v2.yaml").unwrap();
+        stage.wait("version 2 is rejected", 60, || {
+            stage.version(2)["status"]["rejected"]["reason"] == "ShadowRegression"
+        });
+        let rejected = &stage.version(2)["status"]["rejected"];
+        assert_eq!(rejected["guardrail"], "references", "{rejected}");
+        // The same weights as the version that serves, mirrored too: it passes, and takes its first share.
+        let mut mirrored = plan();
+        mirrored["shadow"] = json!({"percent": 100, "minRequests": 20, "agreementPercent": "90"});
+        stage
+            .site
+            .add_prepared_model(("random", 3), &json!({"rollout": mirrored}), |dir| {
+                Ok(std::fs::write(dir.join("references.jsonl"), &right)?)
+            })
+            .unwrap();
+        stage.apply("model-random-v3.yaml").unwrap();
+        stage.wait("version 3 takes its first share", 60, || {
+            stage.version(3)["status"]["weightPercent"] == 20
+        });
+    });
+    assert_eq!(load.failures(), Vec::<String>::new());
+    assert!(!load.versions().contains(&2), "no user of version 2");
+    // A file that cannot be asked stops its version: its guard would be missing.
+    stage
+        .site
+        .add_prepared_model(("random", 4), &json!({"rollout": plan()}), |dir| {
+            Ok(std::fs::write(dir.join("references.jsonl"), "{}\n")?)
+        })
+        .unwrap();
+    stage.apply("model-random-v4.yaml").unwrap();
+    stage.wait("version 4 is refused", 60, || {
+        condition(&stage.version(4), "Verified")
+            == Some(("False".to_owned(), "ReferencesInvalid".to_owned()))
+    });
+}
