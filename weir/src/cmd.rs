@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod chat;
 pub mod dump;
+pub mod fetch;
 pub mod get;
 pub mod key;
 pub mod keygen;

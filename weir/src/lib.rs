@@ -9,6 +9,7 @@
     reason = "a command line talks through its standard streams"
 )]
 
+pub mod cache;
 pub mod client;
 pub mod cmd;
 pub mod columns;

@@ -5,6 +5,7 @@
 
 pub mod catalog;
 pub mod course;
+pub mod fetches;
 pub mod files;
 pub mod objects;
 pub mod problem;

@@ -101,6 +101,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-postgres",
             "weir-grammar",
             "weir-model",
+            "weir-fetch",
             "weir-telemetry",
             "weir-operator",
             "weir-gateway",

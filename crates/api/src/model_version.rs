@@ -160,6 +160,9 @@ pub struct Price {
 
 /// Condition types of this kind beside `Ready`, `Reconciling` and `Stalled`.
 pub mod conditions {
+    /// The artifact's files are here. Present for artifacts that are elsewhere (`https://`, `s3://`, `gs://`, `az://`, `oci://`); the
+    /// message says how many of how many bytes have come.
+    pub const FETCHED: &str = "Fetched";
     /// The signature is valid, the signer trusted, and the signed manifest says what the object says.
     pub const VERIFIED: &str = "Verified";
     /// Pool, fallback and limits fit together, and the version is not rejected.
@@ -197,6 +200,11 @@ pub mod reasons {
     pub const MANIFEST_MISMATCH: &str = "ManifestMismatch";
     /// `Verified`: the artifact cannot be read.
     pub const ARTIFACT_UNAVAILABLE: &str = "ArtifactUnavailable";
+    /// `Fetched`, `Verified`, `Ready`: the artifact's files are on their way. Where they do not come, `Fetched` has the fetcher's word, such
+    /// as `ArtifactDenied` or `CacheFull`: `weir_fetch::FetchError::reason` lists them.
+    pub const FETCHING: &str = "Fetching";
+    /// `Fetched`: every file is here.
+    pub const IN_CACHE: &str = "InCache";
     /// `Admitted`: everything fits.
     pub const ACCEPTED: &str = "Accepted";
     /// `Admitted`: a field cannot be used; the message names it.

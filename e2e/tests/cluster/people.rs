@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_e2e::cluster::{self, ControlPlane, Layer};
-use weir_e2e::weir_command;
+use weir_e2e::{Client, weir_command};
 
 use crate::stage::{NAMESPACE, Stage, condition};
 
@@ -177,10 +177,11 @@ fn quotas_and_pools_tell_what_is_used_in_coarse_numbers() {
         .unwrap();
     let body = json!({"model": "random", "input": "hello", "maxOutputTokens": 2});
     stage.wait("the lower limit acts", 20, || {
-        stage
-            .client()
-            .post("/inference", &body)
-            .is_ok_and(|reply| reply.code() == "budget_exceeded")
+        let refused = |client: &Client| {
+            let reply = client.post("/inference", &body);
+            reply.is_ok_and(|reply| reply.code() == "budget_exceeded")
+        };
+        stage.clients().iter().all(refused)
     });
     stage.wait("what is left is negative", 30, || {
         object(&stage, "tenantquota", "acme")["status"]["windows"][0]["availableTokens"]

@@ -18,6 +18,7 @@ mod clocks;
 mod console;
 mod documents;
 mod ends;
+mod fetching;
 mod fleet;
 mod formats;
 mod full_disk;

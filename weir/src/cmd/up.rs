@@ -19,7 +19,9 @@ use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{Ending, run_until_signal};
 use weir_telemetry::{Metrics, Readiness, bind};
 
+use crate::cache::CacheArgs;
 use crate::up::course::ObjectCollector;
+use crate::up::fetches::Fetches;
 use crate::up::report::{Format, Pages, Report};
 use crate::up::rollouts::{Rollouts, posted};
 use crate::up::self_signed;
@@ -60,6 +62,8 @@ pub struct Args {
     /// What an acknowledged event has survived: disk (the machine's end), or memory (the process's end). Memory is of the log alone.
     #[arg(long, env = "WEIR_DURABILITY", default_value_t = Durability::default().as_str().to_owned())]
     durability: String,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Print one JSON object a line instead of text.
     #[arg(long)]
     json: bool,
@@ -143,7 +147,7 @@ async fn serve(args: Args, stop: CancellationToken) -> Result<()> {
     })?;
     let serving = Serving::new(
         args.dir,
-        (workers, rollouts),
+        (workers, rollouts, Fetches::new(args.cache)),
         gateway.clone(),
         Arc::clone(&store),
         report,

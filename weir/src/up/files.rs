@@ -104,6 +104,11 @@ impl Directory {
         Ok(changed)
     }
 
+    /// Reads one file, wherever it is.
+    pub fn read_file(&mut self, path: &Path) {
+        self.refresh_file(path);
+    }
+
     /// Every object, in the order of file names and documents.
     pub fn objects(&self) -> impl Iterator<Item = &RawObject> {
         self.files.values().flat_map(|file| &file.objects)

@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
+use weir_fetch::Reading;
 use weir_telemetry::Readiness;
 
 use super::course::Course;
 use super::problem::Problem;
 use super::status::History;
 use super::supervisor::WorkerState;
+
+/// Between two lines about one artifact that is on its way.
+const SAY_EVERY: Duration = Duration::from_secs(2);
 
 /// How lines are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +71,7 @@ pub struct Report {
     objects: Vec<Value>,
     problems: Vec<Problem>,
     progress: BTreeMap<String, WorkerState>,
+    fetching: BTreeMap<String, (Instant, Reading)>,
     serving: BTreeMap<String, u32>,
     was_ready: bool,
 }
@@ -92,6 +97,7 @@ impl Report {
             objects: Vec::new(),
             problems: Vec::new(),
             progress: BTreeMap::new(),
+            fetching: BTreeMap::new(),
             serving: BTreeMap::new(),
             was_ready: false,
         }
@@ -154,6 +160,32 @@ impl Report {
             }
         }
         self.progress = states;
+    }
+
+    /// How far artifacts have come: at its beginning, at its end, and in between as often as people want to read it.
+    pub fn fetching(&mut self, readings: &BTreeMap<String, Reading>) {
+        // What has only just begun has nothing to tell yet.
+        for (name, reading) in readings.iter().filter(|(_, reading)| reading.total > 0) {
+            let said = self.fetching.get(name);
+            let is_whole = reading.done == reading.total;
+            let is_news = match said {
+                None => true,
+                Some((_, before)) if before == reading => false,
+                Some((at, before)) => {
+                    is_whole || before.trouble != reading.trouble || at.elapsed() >= SAY_EVERY
+                }
+            };
+            if is_news {
+                self.say(
+                    &format!("{name}: fetched {reading}"),
+                    &json!({"event": "fetching", "version": name, "doneBytes": reading.done, "totalBytes": reading.total,
+                        "receivedBytes": reading.received, "trouble": reading.trouble}),
+                );
+                self.fetching
+                    .insert(name.clone(), (Instant::now(), reading.clone()));
+            }
+        }
+        self.fetching.retain(|name, _| readings.contains_key(name));
     }
 
     /// Versions for which a request would succeed, by model.

@@ -22,6 +22,7 @@ use weir_rollout::decide::Note;
 use weir_store::Store;
 
 use super::catalog::{Catalog, Entry};
+use super::fetches::Fetches;
 use super::files::Directory;
 use super::problem::Problem;
 use super::report::Report;
@@ -67,6 +68,8 @@ pub struct Serving {
     pub directory: Directory,
     /// The objects in force.
     pub catalog: Catalog,
+    /// Artifacts that are elsewhere.
+    pub fetches: Fetches,
     /// Verdicts on versions.
     pub verifier: Verifier,
     /// The newest verdicts, by version.
@@ -110,7 +113,7 @@ impl Serving {
     /// Nothing read and nothing started yet.
     pub fn new(
         dir: PathBuf,
-        (workers, rollouts): (Workers, Rollouts),
+        (workers, rollouts, fetches): (Workers, Rollouts, Fetches),
         gateway: Gateway,
         store: Arc<dyn Store>,
         report: Report,
@@ -119,6 +122,7 @@ impl Serving {
             dir,
             directory: Directory::default(),
             catalog: Catalog::default(),
+            fetches,
             verifier: Verifier::default(),
             verdicts: BTreeMap::new(),
             placed: BTreeMap::new(),
@@ -349,6 +353,7 @@ impl Serving {
         }
         self.report.objects(objects);
         self.report.problems(problems);
+        self.report.fetching(&self.fetches.readings());
         self.report.progress(
             self.workers
                 .iter()

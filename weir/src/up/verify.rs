@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use weir_api::model_version::reasons;
 use weir_api::{ModelVersion, SignatureSource, ValidModelVersion};
+use weir_fetch::Lease;
 use weir_manifest::{
     Digest, Placement, Reference, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest,
     open_verified,
@@ -17,6 +18,7 @@ use weir_operator::model::claim::claim;
 use weir_worker::{LoadPlan, PlanPlacement, PlanSignature, open_files};
 
 use super::catalog::Entry;
+use super::fetches::Fetches;
 
 /// A version that a trusted signer signed and whose text side loads.
 #[derive(Clone)]
@@ -31,6 +33,8 @@ pub struct Verified {
     pub references: Arc<[Reference]>,
     /// What a worker is told to load.
     pub plan: LoadPlan,
+    /// Keeps the files in the cache, where they are there.
+    pub lease: Option<Arc<Lease>>,
 }
 
 /// Why a version may not serve: a condition's reason and message.
@@ -40,6 +44,18 @@ pub struct Unverified {
     pub reason: String,
     /// File or key at fault, and the remedy.
     pub message: String,
+}
+
+impl Unverified {
+    /// Whether it may pass although nothing that people write changes.
+    pub fn may_pass(&self) -> bool {
+        self.reason == reasons::ARTIFACT_UNAVAILABLE || self.is_on_its_way()
+    }
+
+    /// Whether it only takes time.
+    pub fn is_on_its_way(&self) -> bool {
+        self.reason == reasons::FETCHING
+    }
 }
 
 /// A verdict on one version.
@@ -60,10 +76,23 @@ impl Verifier {
         &mut self,
         entry: &Entry<ModelVersion>,
         trust: &TrustPolicySpec,
+        fetches: &mut Fetches,
     ) -> Verdict {
         let name = entry.valid.name.clone();
-        let dir = artifact_dir(entry);
-        let basis = basis(entry, dir.as_deref().ok(), trust);
+        let dir = if weir_fetch::is_remote(&entry.valid.manifest.artifact_uri) {
+            match fetches.artifact(entry, trust) {
+                // What is said changes with every byte.
+                Err(unverified) => return Err(unverified),
+                Ok((dir, lease)) => Ok((dir, Some(lease))),
+            }
+        } else {
+            artifact_dir(entry).map(|dir| (dir, None))
+        };
+        let basis = basis(
+            entry,
+            dir.as_ref().ok().map(|(dir, _)| dir.as_path()),
+            trust,
+        );
         if let Some((known, verdict)) = self.verdicts.get(&name)
             && *known == basis
         {
@@ -71,12 +100,14 @@ impl Verifier {
         }
         let verdict = match dir {
             Err(unverified) => Err(unverified),
-            Ok(dir) => {
+            Ok((dir, lease)) => {
                 let (valid, trust) = (entry.valid.clone(), trust.clone());
                 // Hashing takes as long as reading the files: not on a thread that serves.
                 let work = tokio::task::spawn_blocking(move || verify(&valid, dir, trust));
-                work.await
-                    .unwrap_or_else(|error| Err(unverified("VerifierFailed", error.to_string())))
+                let verdict = work
+                    .await
+                    .unwrap_or_else(|error| Err(unverified("VerifierFailed", error.to_string())));
+                verdict.map(|verified| Verified { lease, ..verified })
             }
         };
         self.verdicts.insert(name, (basis, verdict.clone()));
@@ -94,7 +125,7 @@ impl Verifier {
     }
 }
 
-fn unverified(reason: &str, message: impl Into<String>) -> Unverified {
+pub(super) fn unverified(reason: &str, message: impl Into<String>) -> Unverified {
     Unverified {
         reason: reason.to_owned(),
         message: message.into(),
@@ -108,7 +139,7 @@ fn artifact_dir(entry: &Entry<ModelVersion>) -> Result<PathBuf, Unverified> {
         return Err(unverified(
             reasons::ARTIFACT_UNAVAILABLE,
             format!(
-                "{} is not on this machine; `weir up` reads file: URIs: fetch the artifact and name its directory",
+                "{} is no place that `weir up` can read: name file:, https://, s3://, gs://, az:// or oci://",
                 manifest.artifact_uri
             ),
         ));
@@ -186,6 +217,7 @@ fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Ve
         signer: artifact.signer.id.clone(),
         text: Arc::new(text),
         references,
+        lease: None,
         plan: LoadPlan {
             dir,
             digest,

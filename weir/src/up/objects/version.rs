@@ -43,10 +43,10 @@ pub(super) fn version_status(
     status.observed_generation = Some(entry.generation);
     status.manifest_digest = verified.map(|verified| verified.digest.clone());
     status.signer = verified.map(|verified| verified.signer.clone());
-    let mut conditions = vec![
-        version_verified(serving, entry),
-        version_admitted(serving, entry),
-    ];
+    let mut conditions: Vec<ConditionNow> =
+        serving.fetches.condition(&valid.name).into_iter().collect();
+    conditions.push(version_verified(serving, entry));
+    conditions.push(version_admitted(serving, entry));
     if let Some((rollout, _)) = rollout {
         conditions.extend(rollout::conditions(rollout));
     }

@@ -180,7 +180,7 @@ impl Serving {
             Some(Ok(_)) if self.catalog.pools.contains_key(&entry.valid.pool) => {
                 Verification::Verified
             }
-            Some(Err(unverified)) if unverified.reason != reasons::ARTIFACT_UNAVAILABLE => {
+            Some(Err(unverified)) if !unverified.may_pass() => {
                 Verification::Refused(unverified.reason.clone())
             }
             _ => Verification::Pending,

@@ -46,8 +46,13 @@ impl Serving {
             .retain(|name, _| self.catalog.versions.contains_key(name));
         self.verifier
             .retain(|name| self.catalog.versions.contains_key(name));
+        self.fetches
+            .retain(|name| self.catalog.versions.contains_key(name));
         for (name, entry) in &self.catalog.versions {
-            let verdict = self.verifier.verdict(entry, &self.trust).await;
+            let verdict = self
+                .verifier
+                .verdict(entry, &self.trust, &mut self.fetches)
+                .await;
             self.verdicts.insert(name.clone(), verdict);
         }
     }
@@ -58,6 +63,9 @@ impl Serving {
         let at_fault = verdicts.filter_map(|(name, verdict)| {
             let entry = self.catalog.versions.get(name)?;
             let unverified = verdict.as_ref().err()?;
+            if unverified.is_on_its_way() {
+                return None;
+            }
             let text = format!("{}: {}", unverified.reason, unverified.message);
             Some(entry.source.problem("spec.signature", text))
         });
