@@ -44,7 +44,10 @@ fn usage(tenant: &str, body: &Value, tell: Tell<'_>) {
     if body["consistent"] == false {
         tell(
             'L',
-            format!("{tenant} was told that its account is not consistent"),
+            format!(
+                "{tenant} was told that its account is not consistent: {}",
+                body["differences"]
+            ),
         );
     }
 }
