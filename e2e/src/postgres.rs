@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The server refuses to run as root; tests that are root use this user of the base system.
 const USER: &str = "nobody";
@@ -82,12 +82,14 @@ impl PostgresServer {
         let bin = bin().ok_or(
             "PostgreSQL is not installed (Debian: apt-get install postgresql; `cargo xtask test` does it)",
         )?;
-        let folder = std::env::temp_dir().join(format!(
-            "weir-pg-{}-{}",
-            std::process::id(),
-            Instant::now().elapsed().subsec_nanos() ^ NEXT.fetch_add(1, Ordering::Relaxed)
-        ));
-        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        // Its own even where a process with the same number left one: `create_dir` refuses one that is there, whose server may be at work.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let moment = since.unwrap_or_default().as_nanos();
+        let name = format!("weir-pg-{}-{number}-{moment:x}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder)
+            .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
         if is_root() {
             run(Command::new("chown")
                 .arg(format!("{USER}:nogroup"))
