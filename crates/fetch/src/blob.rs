@@ -199,7 +199,32 @@ async fn read(
             return Ok(());
         }
     }
+    if opened.ends && opened.total.is_none() {
+        return at_its_end(&mut opened, want.size, place).await;
+    }
     Ok(())
+}
+
+/// Whether a server that said no length has nothing after the file. What is too much need not come in one piece with its end.
+async fn at_its_end(
+    opened: &mut Opened,
+    expected: u64,
+    place: impl Fn() -> String,
+) -> Result<(), FetchError> {
+    loop {
+        match tokio::time::timeout(STALL, opened.body.next()).await {
+            Ok(Some(Ok(more))) if more.is_empty() => {}
+            Ok(Some(Ok(more))) => {
+                return Err(FetchError::WrongLength {
+                    place: place(),
+                    expected,
+                    found: expected + more.len() as u64,
+                });
+            }
+            // All bytes are here, and their digest decides.
+            Ok(Some(Err(_)) | None) | Err(_) => return Ok(()),
+        }
+    }
 }
 
 /// Runs what waits for a disk on a thread that may wait.
