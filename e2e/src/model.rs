@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use crate::Seeded;
+use crate::{Client, Seeded, repository};
 
 /// The shape of a random Llama. The tokenizer is the quickstart model's.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +36,38 @@ impl Default for RandomModel {
             seed: 1,
         }
     }
+}
+
+/// Writes a model of the usual shape whose weights are others: as fast as the usual one, and wrong.
+///
+/// # Errors
+/// As [`write_random_model`].
+pub fn write_other_weights(dir: &Path) -> Result<()> {
+    let other = RandomModel {
+        seed: 9,
+        ..RandomModel::default()
+    };
+    write_random_model(
+        dir,
+        &repository().join("examples/models/tiny-chat-v1"),
+        other,
+    )
+}
+
+/// References in JSON lines: so many prompts with the answers of the version that serves now, which are right.
+///
+/// # Errors
+/// A request fails.
+pub fn reference_lines(client: &Client, count: usize) -> Result<String> {
+    let line = |place: usize| {
+        let prompt = format!("reference {place}");
+        let body = json!({"model": "random", "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 6});
+        let reply = client.post("/v1/chat/completions", &body)?;
+        let answer = &reply.body["choices"][0]["message"]["content"];
+        let line = json!({"prompt": prompt, "accept": {"exact": answer}, "maxTokens": 6});
+        Ok(format!("{line}\n"))
+    };
+    (0..count).map(line).collect()
 }
 
 /// Writes the model into `dir` (made if missing), tokenizer files copied from `tokenizer_of`.

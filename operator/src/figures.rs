@@ -8,16 +8,15 @@ use std::time::{Duration, Instant};
 use kube::Resource;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use weir_api::Condition;
 use weir_rollout::Record;
 use weir_rollout::decide::{Note, StatusStage, VersionStatus};
 use weir_rollout::record::Phase;
-use weir_telemetry::{Label, Metrics};
+use weir_telemetry::{Label, Metrics, Rows, encode_gauges};
 
 use crate::leader::{Leadership, Role};
 use crate::world::World;
@@ -155,8 +154,6 @@ impl fmt::Debug for Levels {
     }
 }
 
-type Rows = Vec<(Label, f64)>;
-
 impl Levels {
     fn rollouts(&self) -> [Rows; 4] {
         let mut all = [const { Rows::new() }; 4];
@@ -222,7 +219,7 @@ impl Collector for Levels {
         } else {
             Default::default()
         };
-        for (name, help, rows) in [
+        let gauges = [
             (
                 "weir_object_condition",
                 "Whether a condition of an object is True",
@@ -248,13 +245,7 @@ impl Collector for Levels {
                 "1 for the stage that a version is in",
                 stage,
             ),
-        ] {
-            let kind = ConstGauge::new(0_f64).metric_type();
-            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-            for (labels, value) in rows {
-                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+        ];
+        encode_gauges(&mut encoder, gauges)
     }
 }

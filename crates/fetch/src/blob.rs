@@ -156,7 +156,7 @@ async fn read(
     }
     while left > 0 {
         let next = tokio::time::timeout(STALL, opened.body.next()).await;
-        let mut piece = match next {
+        let piece = match next {
             Err(_) => {
                 return Err(FetchError::Unreachable {
                     place: place(),
@@ -173,10 +173,7 @@ async fn read(
         };
         let came = piece.len() as u64;
         means.limiter.take(came).await;
-        // A server that ignores where to begin sends what is here already.
-        let skipped = opened.skip.min(came);
-        opened.skip -= skipped;
-        let mut piece = piece.split_off(usize::try_from(skipped).unwrap_or(usize::MAX));
+        let mut piece = opened.wanted_of(piece);
         if piece.is_empty() {
             continue;
         }

@@ -302,14 +302,8 @@ async fn read_small(source: &Source, signature: &Signature<'_>) -> Result<Vec<u8
     let mut opened = source.open_unknown(&signature.path).await?;
     let mut bytes = Vec::new();
     while let Some(piece) = opened.body.next().await {
-        let piece = piece?;
-        let skipped = opened.skip.min(piece.len() as u64);
-        opened.skip -= skipped;
-        bytes.extend_from_slice(
-            piece
-                .get(usize::try_from(skipped).unwrap_or(0)..)
-                .unwrap_or_default(),
-        );
+        let piece = opened.wanted_of(piece?);
+        bytes.extend_from_slice(&piece);
         if bytes.len() > MAX_BUNDLE_BYTES {
             return Err(FetchError::Signature {
                 place: source.shown(&signature.path),

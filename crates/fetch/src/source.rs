@@ -24,6 +24,15 @@ pub(crate) struct Opened {
     pub(crate) body: BoxStream<'static, Result<Bytes, FetchError>>,
 }
 
+impl Opened {
+    /// What was asked for of a piece that came: a server that ignores where to begin sends what is before it too.
+    pub(crate) fn wanted_of(&mut self, mut piece: Bytes) -> Bytes {
+        let skipped = self.skip.min(piece.len() as u64);
+        self.skip -= skipped;
+        piece.split_off(usize::try_from(skipped).unwrap_or(usize::MAX))
+    }
+}
+
 /// A place with its client and credentials.
 pub(crate) struct Source {
     location: Location,

@@ -18,5 +18,5 @@ pub mod vllm;
 
 pub use cap::{Cap, OTHER};
 pub use listen::{BindError, bind};
-pub use metrics::{Bounds, Exemplified, Histograms, Label, Metrics};
+pub use metrics::{Bounds, Exemplified, Histograms, Label, Metrics, Rows, encode_gauges};
 pub use readiness::Readiness;

@@ -1,12 +1,13 @@
 //! The registry of a process, shared by whoever counts and by the admin server that shows it.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use prometheus_client::encoding::{prometheus_text, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -39,6 +40,27 @@ impl MetricConstructor<Histogram> for Bounds {
     fn new_metric(&self) -> Histogram {
         Histogram::new(self.0.iter().copied())
     }
+}
+
+/// Values of one gauge, by labels.
+pub type Rows = Vec<(Label, f64)>;
+
+/// Writes gauges whose values are looked up when they are scraped: name, help and rows of each.
+///
+/// # Errors
+/// The encoder's.
+pub fn encode_gauges<const N: usize>(
+    encoder: &mut DescriptorEncoder,
+    gauges: [(&str, &str, Rows); N],
+) -> fmt::Result {
+    for (name, help, rows) in gauges {
+        let kind = ConstGauge::new(0_f64).metric_type();
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in rows {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 /// The metrics of one process. Cloning shares them.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value, json};
 use weir_e2e::cluster::{self, ControlPlane, Layer};
-use weir_e2e::{RandomModel, repository, write_random_model};
+use weir_e2e::{reference_lines, write_other_weights};
 
 use crate::load::Load;
 use crate::stage::{Stage, condition};
@@ -15,19 +15,6 @@ fn plan() -> Value {
         "steps": [{"weightPercent": 20, "bake": "1s"}, {"weightPercent": 50, "bake": "10m"}],
         "guardrails": {"errorRatePercent": 5, "minRequests": 10}, "promote": "NoBreach", "finalBake": "1s",
     })
-}
-
-/// Prompts with the answers of the version that serves now: what is right.
-fn references(stage: &Stage, count: usize) -> String {
-    let client = &stage.clients()[0];
-    let line = |place: usize| {
-        let prompt = format!("reference {place}");
-        let body = json!({"model": "random", "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 6});
-        let reply = client.post("/v1/chat/completions", &body).unwrap();
-        let answer = &reply.body["choices"][0]["message"]["content"];
-        json!({"prompt": prompt, "accept": {"exact": answer}, "maxTokens": 6}).to_string() + "\n"
-    };
-    (0..count).map(line).collect()
 }
 
 #[test]
@@ -49,15 +36,10 @@ fn a_version_that_answers_its_references_wrong_gets_no_user_and_one_that_agrees_
         };
         stage.clients().iter().all(answers)
     });
-    let right = references(&stage, 24);
+    let right = reference_lines(&stage.clients()[0], 24).unwrap();
     let load = Load::during(&stage, |_| {
         let other_weights = |dir: &Path| -> Result<()> {
-            let other = RandomModel {
-                seed: 9,
-                ..RandomModel::default()
-            };
-            let tokenizer_of = repository().join("examples/models/tiny-chat-v1");
-            write_random_model(dir, &tokenizer_of, other)?;
+            write_other_weights(dir)?;
             std::fs::write(dir.join("references.jsonl"), &right)?;
             Ok(())
         };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 use weir_e2e::{
-    Client, RandomModel, Site, Tenant, Weir, repository, weir_command, write_random_model,
+    Client, RandomModel, Site, Tenant, Weir, reference_lines, weir_command, write_other_weights,
 };
 
 /// Clients that ask one after the other for as long as a rollout takes.
@@ -207,40 +207,19 @@ fn a_version_that_fails_is_taken_back_and_stays_out() {
     );
 }
 
-/// Prompts with the answers of the version that serves now: what is right.
-fn references(weir: &Weir, count: usize) -> String {
-    let client = weir.client("acme-dev-key");
-    let line = |place: usize| {
-        let prompt = format!("reference {place}");
-        let body = json!({"model": "random", "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 6});
-        let reply = client.post("/v1/chat/completions", &body).unwrap();
-        let answer = &reply.body["choices"][0]["message"]["content"];
-        json!({"prompt": prompt, "accept": {"exact": answer}, "maxTokens": 6}).to_string() + "\n"
-    };
-    (0..count).map(line).collect()
-}
-
 /// Fast, error-free and wrong: only the references that its signer gave with it can tell.
 #[test]
 fn a_version_that_answers_its_signed_references_wrong_never_gets_a_user() {
     let site = site();
     let weir = site.up().unwrap();
-    let right = references(&weir, 24);
+    let right = reference_lines(&weir.client("acme-dev-key"), 24).unwrap();
     let load = Load::during(&weir, |load| {
         wait("some answers", 10, || {
             load.answered.load(Ordering::Relaxed) > 20
         })
         .unwrap();
         let other_weights = |dir: &std::path::Path| {
-            let other = RandomModel {
-                seed: 9,
-                ..RandomModel::default()
-            };
-            write_random_model(
-                dir,
-                &repository().join("examples/models/tiny-chat-v1"),
-                other,
-            )?;
+            write_other_weights(dir)?;
             std::fs::write(dir.join("references.jsonl"), &right)?;
             Ok(())
         };
@@ -294,15 +273,7 @@ fn a_claim_to_behave_as_the_version_that_serves_is_checked() {
     plan["shadow"] = json!({"percent": 100, "minRequests": 20});
     let claim = json!({"rollout": plan, "sameBehaviourAs": format!("sha256:{}", "0".repeat(64))});
     let load = Load::during(&weir, |_| {
-        let other_weights = |dir: &std::path::Path| {
-            let other = RandomModel {
-                seed: 9,
-                ..RandomModel::default()
-            };
-            let tokenizer_of = repository().join("examples/models/tiny-chat-v1");
-            write_random_model(dir, &tokenizer_of, other)
-        };
-        site.add_prepared_model(("random", 2), &claim, other_weights)
+        site.add_prepared_model(("random", 2), &claim, write_other_weights)
             .unwrap();
         let is_held = || {
             let status = version(&weir, 2)["status"].clone();

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 use serde::Serialize;
 use serde_json::Value;
 use weir_rollout::decide::VersionStatus;
 use weir_rollout::evidence::{Counts, Snapshot, edge_us};
+use weir_telemetry::{Rows, encode_gauges};
 
 /// How often a point is taken.
 const EVERY: Duration = Duration::from_secs(2);
@@ -145,13 +145,11 @@ impl fmt::Debug for ObjectCollector {
     }
 }
 
-type Rows = Vec<(Vec<(&'static str, String)>, f64)>;
-
 impl Collector for ObjectCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let objects: Value = serde_json::from_str(&self.objects.load()).unwrap_or_default();
         let [evidence, boundary] = self.course.against();
-        for (name, help, rows) in [
+        let gauges = [
             (
                 "weir_object_condition",
                 "Whether a condition of an object is True",
@@ -167,14 +165,8 @@ impl Collector for ObjectCollector {
                 "Where that evidence takes the version back",
                 boundary,
             ),
-        ] {
-            let kind = ConstGauge::new(0_f64).metric_type();
-            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-            for (labels, value) in rows {
-                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+        ];
+        encode_gauges(&mut encoder, gauges)
     }
 }
 

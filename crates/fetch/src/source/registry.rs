@@ -193,14 +193,8 @@ impl Registry {
             let Some(piece) = opened.body.next().await else {
                 break;
             };
-            let piece = piece?;
-            let skipped = opened.skip.min(piece.len() as u64);
-            opened.skip -= skipped;
-            bytes.extend_from_slice(
-                piece
-                    .get(usize::try_from(skipped).unwrap_or(0)..)
-                    .unwrap_or_default(),
-            );
+            let piece = opened.wanted_of(piece?);
+            bytes.extend_from_slice(&piece);
         }
         bytes.truncate(wanted);
         Ok(bytes.into())

@@ -52,6 +52,15 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Another process ends what was begun, and what it ends with is right.
+fn is_completed(server: &Server, root: &Path, file: &FileEntry, size: usize) {
+    assert!(child(server, root, file, 0).wait().unwrap().success());
+    assert_eq!(
+        fs::read(root.join("models/model/w")).unwrap(),
+        content(size)
+    );
+}
+
 #[test]
 fn a_process_that_is_killed_in_the_middle_is_continued_by_the_next() {
     const SIZE: usize = 8 << 20;
@@ -75,16 +84,7 @@ fn a_process_that_is_killed_in_the_middle_is_continued_by_the_next() {
         );
         kept = now;
     }
-    assert!(
-        child(&server, dir.path(), &file, 0)
-            .wait()
-            .unwrap()
-            .success()
-    );
-    assert_eq!(
-        fs::read(dir.path().join("models/model/w")).unwrap(),
-        content(SIZE)
-    );
+    is_completed(&server, dir.path(), &file, SIZE);
     let offsets: Vec<u64> = server
         .requests()
         .iter()
@@ -112,16 +112,7 @@ fn what_a_killed_process_left_is_not_trusted() {
     let mut bytes = fs::read(&partial).unwrap();
     bytes[1000] ^= 1;
     fs::write(&partial, bytes).unwrap();
-    assert!(
-        child(&server, dir.path(), &file, 0)
-            .wait()
-            .unwrap()
-            .success()
-    );
-    assert_eq!(
-        fs::read(dir.path().join("models/model/w")).unwrap(),
-        content(2 << 20)
-    );
+    is_completed(&server, dir.path(), &file, 2 << 20);
 }
 
 #[test]
