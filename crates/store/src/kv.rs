@@ -28,7 +28,15 @@ pub(crate) trait Kv: Send + Sync + 'static {
     fn view(&self) -> Result<Box<dyn View + '_>, KvError>;
 
     /// Applies the batch whole; durable on return. After an error the engine's state is unknown until it was opened again.
-    fn commit(&self, batch: &Batch) -> Result<(), KvError>;
+    ///
+    /// `publish` is called once the batch is durable and before any view shows it; a view that begins after it shows the batch. So who
+    /// keeps a copy in memory of a part of what is stored never has it lag behind what a view has shown. Not called for a batch that failed.
+    fn commit_with(&self, batch: &Batch, publish: &mut dyn FnMut()) -> Result<(), KvError>;
+
+    /// The same where nobody keeps a copy.
+    fn commit(&self, batch: &Batch) -> Result<(), KvError> {
+        self.commit_with(batch, &mut || {})
+    }
 
     /// Makes what was removed unreadable in the engine's files. Commits wait meanwhile.
     fn scrub(&self) -> Result<Scrub, KvError>;

@@ -154,15 +154,20 @@ impl Writer {
             return Ok(());
         }
         fault::point("store.evaluated");
+        let (shared, state) = (&self.shared, &self.state);
+        // Before a view shows it: what was read of a run from the engine is never newer than what memory says of the same run.
+        let mut publish = || {
+            fault::point("store.durable");
+            shared.publish(changes, state);
+            fault::point("store.shown");
+        };
         let written = if fault::broken("lose-last") && changes.batch.len().is_multiple_of(7) {
+            publish();
             Ok(())
         } else {
-            engine.commit(&changes.batch)
+            engine.commit_with(&changes.batch, &mut publish)
         };
         let Err(error) = written else {
-            fault::point("store.durable");
-            self.shared.publish(changes, &self.state);
-            fault::point("store.shown");
             return Ok(());
         };
         let answer = self.shared.unwritable(&error);

@@ -18,6 +18,8 @@ mod events;
 mod faults;
 #[path = "../../../store/tests/it/ledger.rs"]
 mod ledger;
+#[path = "../../../store/tests/it/monotonic.rs"]
+mod monotonic;
 #[path = "../../../store/tests/it/objects.rs"]
 mod objects;
 mod repair;

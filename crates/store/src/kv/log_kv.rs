@@ -175,8 +175,8 @@ impl Kv for LogKv {
         self.core.view()
     }
 
-    fn commit(&self, batch: &Batch) -> Result<(), KvError> {
-        self.core.commit(batch)
+    fn commit_with(&self, batch: &Batch, publish: &mut dyn FnMut()) -> Result<(), KvError> {
+        self.core.commit_with(batch, publish)
     }
 
     fn scrub(&self) -> Result<Scrub, KvError> {
@@ -200,8 +200,14 @@ impl Core {
         }))
     }
 
+    #[cfg(test)]
     fn commit(&self, batch: &Batch) -> Result<(), KvError> {
+        self.commit_with(batch, &mut || {})
+    }
+
+    fn commit_with(&self, batch: &Batch, publish: &mut dyn FnMut()) -> Result<(), KvError> {
         if batch.is_empty() {
+            publish();
             return Ok(());
         }
         let mut tail = self.tail.lock();
@@ -231,6 +237,7 @@ impl Core {
             tail.buffer = frame;
         }
         let mut shown = self.shown.write();
+        publish();
         let viewed = self.views.load(Ordering::Relaxed) > 0;
         shown.active.put(sequence, batch, viewed);
         shown.sequence = sequence;

@@ -21,9 +21,20 @@ pub(crate) const CACHE_BYTES: usize = 64 << 20;
 /// Copied in one commit when the file is written anew.
 const RENEW_BYTES: usize = 16 << 20;
 
+/// Where a view begins.
+enum Shown {
+    /// At the newest state: nobody keeps copies in memory that must not lag behind it.
+    Newest,
+    /// At this one, so that no reader waits for a sync.
+    Last(Arc<RedbView>),
+}
+
 pub(crate) struct RedbKv {
     /// Replaced when the file is written anew; reads that have begun keep the old one.
     database: RwLock<Arc<Database>>,
+    /// What views show. Replaced together with the copies in memory that others keep, and not by redb's own commit: its newest state is there
+    /// for readers a moment before that commit returns.
+    shown: RwLock<Shown>,
     /// Held through a commit, and while the file is written anew.
     writing: Mutex<()>,
     cache_bytes: usize,
@@ -76,13 +87,14 @@ impl RedbKv {
             other => KvError::Io(other.to_string()),
         })?;
         let kv = Self {
+            shown: RwLock::new(Shown::Newest),
             database: RwLock::new(Arc::new(database)),
             writing: Mutex::new(()),
             cache_bytes: CACHE_BYTES,
             path,
         };
         // The table exists from here on, so that a view need not ask.
-        kv.commit(&Batch::new())?;
+        kv.write(|_| Ok(()))?;
         Ok(kv)
     }
 }
@@ -93,8 +105,13 @@ impl RedbKv {
         &self,
         fill: impl FnOnce(Put<'_>) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
-        // The default durability syncs before commit returns.
         let _writing = self.writing.lock();
+        self.transact(fill)
+    }
+
+    /// The caller holds `writing`.
+    fn transact(&self, fill: impl FnOnce(Put<'_>) -> Result<(), KvError>) -> Result<(), KvError> {
+        // The default durability syncs before commit returns.
         let database = self.database.read().clone();
         let mut transaction = database.begin_write().map_err(any)?;
         // The allocator's state is saved with each commit, in two phases: a crash is repaired at once instead of by a walk over the file,
@@ -114,10 +131,16 @@ impl RedbKv {
         transaction.commit().map_err(any)
     }
 
+    fn newest(&self) -> Result<RedbView, KvError> {
+        let transaction = self.database.read().begin_read().map_err(any)?;
+        let table = transaction.open_table(TABLE).map_err(any)?;
+        Ok(RedbView { table })
+    }
+
     /// All pairs in a new file, durable but for its name.
     fn copy_to(&self, path: &Path) -> Result<Self, KvError> {
         let new = Self::open(path, self.cache_bytes)?;
-        let view = self.view()?;
+        let view = self.newest()?;
         let mut next = Some(vec![]);
         while let Some(from) = next.take() {
             let mut part = Batch::new();
@@ -131,7 +154,7 @@ impl RedbKv {
                 part.insert(key.to_vec(), Some(value.to_vec()));
                 ControlFlow::Continue(())
             })?;
-            new.commit(&part)?;
+            new.write(|put| put_all(&part, put))?;
         }
         drop(view);
         let synced = std::fs::File::open(path).and_then(|file| file.sync_all());
@@ -158,6 +181,11 @@ impl RedbKv {
         std::fs::rename(&unnamed, path).map_err(io)?;
         // From here on the old file has no name: nothing may go to it any more, whatever else fails.
         *self.database.write() = new.database.into_inner();
+        let mut shown = self.shown.write();
+        if matches!(*shown, Shown::Last(_)) {
+            *shown = Shown::Last(Arc::new(self.newest()?));
+        }
+        drop(shown);
         if let Some(folder) = path.parent() {
             let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
             synced.map_err(io)?;
@@ -175,18 +203,32 @@ impl Kv for RedbKv {
     }
 
     fn view(&self) -> Result<Box<dyn View + '_>, KvError> {
-        let transaction = self.database.read().begin_read().map_err(any)?;
-        let table = transaction.open_table(TABLE).map_err(any)?;
-        Ok(Box::new(RedbView { table }))
+        if let Shown::Last(view) = &*self.shown.read() {
+            return Ok(Box::new(view.clone()));
+        }
+        Ok(Box::new(self.newest()?))
     }
 
-    fn commit(&self, batch: &Batch) -> Result<(), KvError> {
-        self.write(|put| {
-            batch
-                .iter()
-                .try_for_each(|(key, value)| put(key, value.as_deref()))
-        })
+    fn commit_with(&self, batch: &Batch, publish: &mut dyn FnMut()) -> Result<(), KvError> {
+        let _writing = self.writing.lock();
+        // Until the first commit views begin at the newest state, which this one must not become for them.
+        let mut first = self.shown.write();
+        if matches!(*first, Shown::Newest) {
+            *first = Shown::Last(Arc::new(self.newest()?));
+        }
+        drop(first);
+        self.transact(|put| put_all(batch, put))?;
+        let newest = Arc::new(self.newest()?);
+        let mut shown = self.shown.write();
+        publish();
+        *shown = Shown::Last(newest);
+        Ok(())
     }
+}
+
+fn put_all(batch: &Batch, put: Put<'_>) -> Result<(), KvError> {
+    let mut all = batch.iter();
+    all.try_for_each(|(key, value)| put(key, value.as_deref()))
 }
 
 fn remove_if_there(path: &Path) -> Result<(), KvError> {
@@ -198,6 +240,20 @@ fn remove_if_there(path: &Path) -> Result<(), KvError> {
 
 struct RedbView {
     table: ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+impl View for Arc<RedbView> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        self.as_ref().get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
+        self.as_ref().scan(from, to, visit)
+    }
+
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Pair>, KvError> {
+        self.as_ref().last(from, to)
+    }
 }
 
 impl View for RedbView {

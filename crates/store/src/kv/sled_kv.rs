@@ -61,7 +61,7 @@ impl Kv for SledKv {
         }))
     }
 
-    fn commit(&self, batch: &Batch) -> Result<(), KvError> {
+    fn commit_with(&self, batch: &Batch, publish: &mut dyn FnMut()) -> Result<(), KvError> {
         let mut all = sled::Batch::default();
         for (key, value) in batch {
             match value {
@@ -79,13 +79,14 @@ impl Kv for SledKv {
                 .as_ref()
                 .is_some_and(|value| value.len() >= OWN_FILE_BYTES)
         };
-        if batch.values().any(large) {
-            rustix::fs::syncfs(&self.log).map_err(|error| KvError::from_io(&error.into()))
+        let synced = if batch.values().any(large) {
+            rustix::fs::syncfs(&self.log).map_err(Into::into)
         } else {
-            self.log
-                .sync_data()
-                .map_err(|error| KvError::from_io(&error))
-        }
+            self.log.sync_data()
+        };
+        synced.map_err(|error| KvError::from_io(&error))?;
+        publish();
+        Ok(())
     }
 }
 

@@ -33,12 +33,13 @@ impl Kv for Frail {
         Ok(Box::new(Snapshot(self.durable.lock().clone())))
     }
 
-    fn commit(&self, batch: &Batch) -> Result<(), KvError> {
+    fn commit_with(&self, batch: &Batch, publish: &mut dyn FnMut()) -> Result<(), KvError> {
         *self.commits.lock() += 1;
         if let Some(error) = self.fail_next.lock().take() {
             return Err(error);
         }
         let mut durable = self.durable.lock();
+        publish();
         for (key, value) in batch {
             match value {
                 Some(value) => durable.insert(key.clone(), value.clone()),

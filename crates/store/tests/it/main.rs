@@ -13,6 +13,7 @@ mod crash;
 mod events;
 mod full_disk;
 mod ledger;
+mod monotonic;
 mod objects;
 mod opening;
 mod retention;
