@@ -13,6 +13,7 @@ pub mod browser;
 pub mod checker;
 mod client;
 pub mod cluster;
+pub mod documents;
 pub mod load;
 mod model;
 pub mod postgres;

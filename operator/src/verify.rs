@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use weir_api::model_version::reasons;
 use weir_api::{SignatureSource, ValidModelVersion};
 use weir_manifest::{
-    Digest, Placement, Reference, TrustPolicy, TrustPolicySpec, VerifyRequest, VersionClaim,
-    check_claim, open_verified,
+    Digest, Placement, TrustPolicy, TrustPolicySpec, VerifyRequest, VersionClaim, check_claim,
+    open_verified,
 };
 
 use crate::model::claim;
@@ -188,16 +188,9 @@ fn verify(version: &ValidModelVersion, dir: Option<&Path>, trust: TrustPolicySpe
     };
     let artifact = open_verified(&request, &said).map_err(fault)?;
     if let Some(name) = &version.manifest.references {
-        // A file that cannot be used stops the version: its guard would be missing.
-        let read = artifact.read(name).map_err(|error| error.to_string());
-        let read =
-            read.and_then(|bytes| Reference::parse(&bytes).map_err(|error| error.to_string()));
-        read.map_err(|why| {
-            let message = format!(
-                "{name} holds no references that can be asked: {why}; correct it, sign again, and count the version up"
-            );
-            unverified(reasons::REFERENCES_INVALID, message)
-        })?;
+        artifact
+            .references(name)
+            .map_err(|message| unverified(reasons::REFERENCES_INVALID, message))?;
     }
     Ok(Verified {
         digest: artifact.manifest_digest.to_string(),

@@ -13,6 +13,7 @@ use crate::bundle::MAX_BUNDLE_BYTES;
 use crate::content::{self, Content, Placement, Progress};
 use crate::directory::{ArtifactDir, unreadable};
 use crate::path::FilePath;
+use crate::references::Reference;
 use crate::signature::{SignedStatement, Signer, check_signature};
 use crate::statement::Statement;
 use crate::trust::TrustPolicy;
@@ -123,6 +124,20 @@ impl VerifiedArtifact {
             path: path.to_owned(),
         })?;
         file.read().map_err(|e| unreadable(Path::new(path), e))
+    }
+
+    /// The references in a file. One that cannot be used must stop the version: its guard would be missing.
+    ///
+    /// # Errors
+    /// The artifact has no such file, or a line of it cannot be asked; with the remedy.
+    pub fn references(&self, name: &str) -> Result<Vec<Reference>, String> {
+        let read = self.read(name).map_err(|error| error.to_string());
+        let read = read.and_then(|file| Reference::parse(&file).map_err(|error| error.to_string()));
+        read.map_err(|why| {
+            format!(
+                "{name} holds no references that can be asked: {why}; correct it, sign again, and count the version up"
+            )
+        })
     }
 }
 

@@ -70,9 +70,17 @@ struct LineMessage {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 enum LineAccept {
-    Exact(String),
+    Exact(Exact),
     Choice(Vec<String>),
     Pattern(String),
+}
+
+/// One text, or several of which each is right.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "`accept.exact` is a text or a list of texts")]
+enum Exact {
+    One(String),
+    Any(Vec<String>),
 }
 
 impl Reference {
@@ -116,13 +124,8 @@ impl Reference {
             _ => return Err("give either a `prompt` or `messages`".to_owned()),
         };
         let accept = match line.accept {
-            LineAccept::Exact(text) => Accept::Texts(vec![text.trim().to_owned()]),
-            LineAccept::Choice(texts) if texts.is_empty() => {
-                return Err("`accept.choice` has nothing to choose from".to_owned());
-            }
-            LineAccept::Choice(texts) => {
-                Accept::Texts(texts.iter().map(|text| text.trim().to_owned()).collect())
-            }
+            LineAccept::Exact(Exact::One(text)) => texts(&[text])?,
+            LineAccept::Exact(Exact::Any(all)) | LineAccept::Choice(all) => texts(&all)?,
             LineAccept::Pattern(pattern) => Accept::Pattern(Arc::new(automaton(&pattern)?)),
         };
         let max_tokens = line.max_tokens.unwrap_or(SILENT_MAX_TOKENS);
@@ -148,6 +151,15 @@ impl Reference {
     }
 }
 
+fn texts(all: &[String]) -> Result<Accept, String> {
+    if all.is_empty() {
+        return Err("`accept` has nothing to choose from".to_owned());
+    }
+    Ok(Accept::Texts(
+        all.iter().map(|text| text.trim().to_owned()).collect(),
+    ))
+}
+
 fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, String> {
     let config = dense::Config::new()
         .match_kind(MatchKind::LeftmostFirst)
@@ -171,19 +183,40 @@ mod tests {
     fn answers_are_right_by_text_choice_or_pattern() {
         let file = "{\"prompt\": \"a\", \"accept\": {\"exact\": \"42\"}}\n\n\
             {\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"b\"}], \"accept\": {\"choice\": [\"Red\", \"Blue\"]}, \"maxTokens\": 3}\n\
-            {\"prompt\": \"c\", \"accept\": {\"pattern\": \"(?i)par[iy]s\"}}\n";
+            {\"prompt\": \"c\", \"accept\": {\"pattern\": \"(?i)par[iy]s\"}}\n\
+            {\"prompt\": \"d\", \"accept\": {\"exact\": [\"7\", \"seven\"]}}\n";
         let all = Reference::parse(file.as_bytes()).unwrap();
         let accepts = |place: usize, answer| all[place].accepts(answer);
         assert!(accepts(0, " 42\n") && !accepts(0, "42.") && !accepts(0, ""));
         assert!(accepts(1, "Blue") && !accepts(1, "blue"));
         assert!(accepts(2, "It is PARIS, of course.") && !accepts(2, "Lyon"));
+        assert!(accepts(3, "7") && accepts(3, "seven") && !accepts(3, "7, seven"));
         assert_eq!((all[0].max_tokens, all[1].max_tokens), (64, 3));
         assert_eq!(all[1].messages.len(), 2);
     }
 
     #[test]
+    fn the_references_of_the_examples_can_be_asked() {
+        let examples =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
+        for version in 1..=3 {
+            let path = examples.join(format!("tiny-chat-v{version}/references.jsonl"));
+            let all = Reference::parse(&std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!(all.len(), 40, "{}", path.display());
+        }
+    }
+
+    #[test]
     fn a_file_that_cannot_be_used_is_named_by_line() {
         for (file, want) in [
+            (
+                "{\"prompt\": \"a\", \"accept\": {\"exact\": []}}",
+                "nothing to choose",
+            ),
+            (
+                "{\"prompt\": \"a\", \"accept\": {\"exact\": 7}}",
+                "a text or a list",
+            ),
             ("", "1 to 1000 lines"),
             ("{\"prompt\": \"a\"}", "line 1"),
             (

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use weir_e2e::{Client, RandomModel, Site, Tenant, Weir, wait_for, weir_command};
 
 /// A web server over a folder.
-struct Files {
-    host: String,
+pub(crate) struct Files {
+    pub(crate) host: String,
     is_away: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
 }
 
 impl Files {
-    fn of(root: &Path) -> Self {
+    pub(crate) fn of(root: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let files = Self {
             host: listener.local_addr().unwrap().to_string(),

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde::Serialize;
 use weir_manifest::{
-    Digest, FilePath, SIGNATURE_FILE, SignRequest, SignedVersion, SigningKey, VersionIdentity,
-    sign_directory,
+    Digest, FilePath, Reference, SIGNATURE_FILE, SignRequest, SignedVersion, SigningKey,
+    VersionIdentity, sign_directory,
 };
 use weir_model::OpenFiles;
 use weir_model::gguf::GgufFiles;
@@ -189,6 +189,7 @@ fn sign(args: &Args) -> Result<SignedVersion> {
         );
     }
     unpack(&args.dir)?;
+    check_references(&args.dir)?;
     sign_directory(&SignRequest {
         dir: &args.dir,
         identity: &identity,
@@ -213,6 +214,24 @@ fn unpack(dir: &Path) -> Result<()> {
         eprintln!("wrote {name}, made from the GGUF file");
     }
     Ok(())
+}
+
+/// A version whose references cannot be asked is held back wherever it is applied: better told before it is signed.
+fn check_references(dir: &Path) -> Result<()> {
+    let path = dir.join(REFERENCES);
+    match std::fs::read(&path) {
+        Ok(file) => {
+            Reference::parse(&file).with_context(|| {
+                format!(
+                    "{} holds no references that can be asked; docs/rollouts.md says what a line is",
+                    path.display()
+                )
+            })?;
+            Ok(())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
 }
 
 fn signed_block<'a>(args: &'a Args, version: &'a SignedVersion, base: Option<&Path>) -> Signed<'a> {

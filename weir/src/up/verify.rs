@@ -229,7 +229,7 @@ fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Ve
     })
 }
 
-/// The references that were signed with the version. A file that cannot be used stops it: its guard would be missing.
+/// The references that were signed with the version.
 fn references_of(
     artifact: &VerifiedArtifact,
     name: Option<&str>,
@@ -237,17 +237,9 @@ fn references_of(
     let Some(name) = name else {
         return Ok(Arc::default());
     };
-    let unusable = |why: String| {
-        let message = format!(
-            "{name} holds no references that can be asked: {why}; correct it, sign again, and count the version up"
-        );
-        unverified(reasons::REFERENCES_INVALID, message)
-    };
-    let bytes = artifact
-        .read(name)
-        .map_err(|error| unusable(error.to_string()))?;
-    let all = Reference::parse(&bytes).map_err(|error| unusable(error.to_string()))?;
-    Ok(all.into())
+    let all = artifact.references(name);
+    all.map(Into::into)
+        .map_err(|message| unverified(reasons::REFERENCES_INVALID, message))
 }
 
 /// Everything but the weights, from the files that were verified.

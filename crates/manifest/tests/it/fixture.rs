@@ -72,9 +72,19 @@ pub(crate) struct Artifact {
 
 impl Artifact {
     pub(crate) fn signed_with(key: SigningKey, identity: &VersionIdentity) -> Self {
+        Self::signed_beside(key, identity, &|_| {})
+    }
+
+    /// With files that `add` writes before the signing.
+    pub(crate) fn signed_beside(
+        key: SigningKey,
+        identity: &VersionIdentity,
+        add: &dyn Fn(&Path),
+    ) -> Self {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("model");
         copy_dir(&path("model"), &dir);
+        add(&dir);
         let request = SignRequest {
             dir: &dir,
             identity,

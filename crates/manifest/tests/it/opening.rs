@@ -34,6 +34,25 @@ fn an_untouched_artifact_opens_with_the_content_that_was_signed() {
 }
 
 #[test]
+fn references_that_were_signed_are_read_or_refused_with_the_remedy() {
+    let key = SigningKey::generate(Algorithm::P256).unwrap();
+    let line = "{\"prompt\": \"a\", \"accept\": {\"exact\": \"b\"}}\n";
+    let artifact = Artifact::signed_beside(key, &fixture::identity(), &|dir| {
+        fs::write(dir.join("references.jsonl"), line).unwrap();
+        fs::write(dir.join("spoilt.jsonl"), format!("{line}{{}}\n")).unwrap();
+    });
+    let opened = artifact.open().unwrap();
+    assert_eq!(opened.references("references.jsonl").unwrap().len(), 1);
+    for (file, why) in [("spoilt.jsonl", "line 2"), ("absent.jsonl", "absent.jsonl")] {
+        let error = opened.references(file).unwrap_err();
+        assert!(
+            error.contains(why) && error.contains("sign again"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn every_way_to_spoil_the_directory_is_refused_with_the_file() {
     type Spoil = fn(&Path);

@@ -55,7 +55,11 @@ fn one(text: &mut String, version: &Value, is_last: bool) {
         let _ = write!(line, "  attempt {attempt}");
     }
     let _ = writeln!(text, "{line}");
-    for kind in ["Progressing", "RolledBack", "RollbackReady"] {
+    // That a version is verified goes without saying; why one is not is what its rollout waits for.
+    let refused = condition(status, "Verified").is_some_and(|found| found["status"] == "False");
+    let verified = refused.then_some("Verified");
+    let others = ["Progressing", "RolledBack", "RollbackReady"];
+    for kind in verified.into_iter().chain(others) {
         if let Some(condition) = condition(status, kind) {
             let _ = writeln!(
                 text,
@@ -145,6 +149,10 @@ mod tests {
     fn a_status_is_a_tree_from_the_newest_version_on() {
         let version = |number: u32, status: Value| json!({"kind": "ModelVersion", "spec": {"model": "m", "version": number}, "status": status});
         let objects = json!([
+            version(3, json!({"stage": "Registered", "weightPercent": 0, "conditions": [
+                {"type": "Progressing", "status": "True", "reason": "Verifying", "message": "files are being checked"},
+                {"type": "Verified", "status": "False", "reason": "ArtifactUnavailable", "message": "no such directory"},
+            ]})),
             version(1, json!({"stage": "Production", "weightPercent": 90, "replicas": 1, "readyReplicas": 1})),
             version(2, json!({
                 "stage": "Canary", "weightPercent": 10, "replicas": 1, "readyReplicas": 1,
@@ -160,6 +168,9 @@ mod tests {
             lines,
             [
                 "m",
+                "├─ v3  Registered    0 %  0/0 workers",
+                "│  Verified=False ArtifactUnavailable: no such directory",
+                "│  Progressing=True Verifying: files are being checked",
                 "├─ v2  Canary       10 %  1/1 workers  step 1 of 2  attempt v2-1",
                 "│  Progressing=True Baking: at 10 percent",
                 "│  errors           Unknown  bad      0/12 here,      1/98 stable, ln E -1.042",

@@ -56,6 +56,21 @@ impl Model {
 }
 
 #[test]
+fn references_that_cannot_be_asked_are_told_before_they_are_signed() {
+    let model = Model::new();
+    let references = model.path("models/tiny/references.jsonl");
+    fs::write(&references, "{\"prompt\": \"a\"}\n").unwrap();
+    let error = format!("{:#}", model.sign(&[]).unwrap_err());
+    assert!(
+        error.contains("references.jsonl") && error.contains("line 1"),
+        "{error}"
+    );
+    let line = "{\"prompt\": \"a\", \"accept\": {\"exact\": \"b\"}}\n";
+    fs::write(&references, line).unwrap();
+    model.sign(&[]).unwrap();
+}
+
+#[test]
 fn what_is_signed_verifies_by_key_policy_and_object() {
     let model = Model::new();
     let object = model.path("objects/tiny.yaml");
