@@ -1,8 +1,53 @@
 //! The commands that documents give, as a reader meets them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
 
 use crate::repository;
+
+/// What a command may take. What watches is ended sooner.
+const SECONDS: u32 = 60;
+const WATCHED_SECONDS: u32 = 3;
+
+/// Where a reader types.
+pub struct Shell {
+    /// The folder they are in.
+    pub folder: PathBuf,
+    /// Programs that come before the installed ones.
+    pub programs: PathBuf,
+    /// What is set beside the test's own environment.
+    pub environment: Vec<(&'static str, String)>,
+}
+
+impl Shell {
+    /// Runs a command to its good end, or until something that watches has shown what it shows.
+    ///
+    /// # Errors
+    /// It fails or takes too long; with what it printed.
+    pub fn run(&self, command: &str) -> Result<String> {
+        let mut words = command.split_whitespace();
+        let watches = words.any(|word| ["--watch", "-w"].contains(&word));
+        let seconds = if watches { WATCHED_SECONDS } else { SECONDS };
+        let path = std::env::var("PATH").unwrap_or_default();
+        let output = Command::new("timeout")
+            .arg(seconds.to_string())
+            .args(["bash", "-o", "pipefail", "-c", command])
+            .current_dir(&self.folder)
+            .env("PATH", format!("{}:{path}", self.programs.display()))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .output()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        let code = output.status.code();
+        ensure!(
+            code == Some(0) || (watches && code == Some(124)),
+            "{command}: {code:?}: {said}"
+        );
+        Ok(said)
+    }
+}
 
 /// Every page that tells people what to type, relative to the checkout.
 pub fn pages() -> Vec<String> {

@@ -11,6 +11,7 @@ mod argocd;
 mod chart;
 mod chart_full;
 mod definitions;
+mod documents;
 mod install;
 mod load;
 mod operator;

@@ -54,7 +54,7 @@ fn object(stage: &Stage, kind: &str, name: &str) -> Value {
 }
 
 /// A version that waits for runs in its first step, since nobody asks.
-fn in_its_first_step(stage: &Stage) {
+pub(crate) fn in_its_first_step(stage: &Stage) {
     stage.apply("model-random-v1.yaml").unwrap();
     stage.wait_ready(1, 90);
     let plan = json!({"rollout": {

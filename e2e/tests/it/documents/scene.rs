@@ -1,10 +1,10 @@
 //! A folder as a reader of the documents has it, and what runs in it.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use serde_json::{Value, json};
+use weir_e2e::documents::Shell;
 use weir_e2e::{Weir, repository, weir_command};
 
 use crate::fetching::Files;
@@ -173,7 +173,7 @@ impl Scene {
         std::fs::write(next, text).unwrap();
         let mut shown = String::new();
         let begun = weir_e2e::wait_for("a rollout of version 3", 90, || {
-            shown = self.output("weir rollout status");
+            shown = self.shell("weir rollout status");
             (shown.contains("v3") && shown.contains("step")).then_some(())
         });
         assert!(begun.is_ok(), "{begun:?}: {shown}");
@@ -226,39 +226,18 @@ impl Scene {
     }
 
     /// Runs a command in a shell; it must succeed.
-    fn shell(&self, command: &str) {
-        // What watches has to be ended by somebody.
-        let watches = command
-            .split_whitespace()
-            .any(|word| ["--watch", "-w"].contains(&word));
-        let (status, said) = self.run(command, if watches { 3 } else { 60 });
-        let ended = status == Some(0) || (watches && status == Some(124));
-        assert!(ended, "{command}: {status:?}: {said}");
-    }
-
-    fn output(&self, command: &str) -> String {
-        self.run(command, 60).1
-    }
-
-    fn run(&self, command: &str, seconds: u32) -> (Option<i32>, String) {
-        let path = std::env::var("PATH").unwrap_or_default();
-        let bin: PathBuf = self.path().join("bin");
-        let mut shell = Command::new("timeout");
-        shell
-            .arg(seconds.to_string())
-            .args(["bash", "-o", "pipefail", "-c", command])
-            .current_dir(self.path())
-            .env("PATH", format!("{}:{path}", bin.display()))
-            .envs(self.environment());
+    fn shell(&self, command: &str) -> String {
+        let mut environment = self.environment();
         if let Some(weir) = &self.running {
-            shell
-                .env("WEIR_URL", &weir.listen)
-                .env("WEIR_ADMIN", &weir.admin);
+            environment.push(("WEIR_URL", weir.listen.clone()));
+            environment.push(("WEIR_ADMIN", weir.admin.clone()));
         }
-        let output = shell.output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let said = text(&output.stdout) + &text(&output.stderr);
-        (output.status.code(), said)
+        let shell = Shell {
+            folder: self.path().to_owned(),
+            programs: self.path().join("bin"),
+            environment,
+        };
+        shell.run(command).unwrap()
     }
 }
 
