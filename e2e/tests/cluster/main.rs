@@ -14,6 +14,7 @@ mod definitions;
 mod documents;
 mod install;
 mod load;
+mod neighbours;
 mod operator;
 mod people;
 mod permissions;
