@@ -1,6 +1,7 @@
 //! The subcommands of `weir`, one module each.
 
 pub mod audit;
+pub mod capacity;
 pub mod chat;
 pub mod dump;
 pub mod fetch;

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir::cmd::{
-    audit, chat, dump, fetch, get, key, keygen, quantize, rollout, sign, support_bundle, tenant,
-    top, up, usage, verify,
+    audit, capacity, chat, dump, fetch, get, key, keygen, quantize, rollout, sign, support_bundle,
+    tenant, top, up, usage, verify,
 };
 
 /// Nearly all that a gateway allocates is small, lives for one event and is freed by another thread than made it.
@@ -41,6 +41,7 @@ enum Command {
     Verify(verify::Args),
     Key(key::Args),
     Fetch(fetch::Args),
+    Capacity(capacity::Args),
     Dump(dump::Args),
     SupportBundle(support_bundle::Args),
     /// Run one worker. `weir up` starts these itself.
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Sign(args) => sign::run(args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => verify::run(args).map(|()| ExitCode::SUCCESS),
         Command::Fetch(args) => fetch::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Capacity(args) => capacity::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::SupportBundle(args) => support_bundle::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Key(args) => key::run(args).map(|()| ExitCode::SUCCESS),

@@ -17,6 +17,7 @@ mod sample;
 mod tests;
 
 pub use kernels::Level;
+pub(crate) use options::kv_block_bytes;
 pub use options::{CpuOptions, KvType, WeightFormat};
 
 use std::sync::Mutex;

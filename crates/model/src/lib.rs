@@ -7,6 +7,7 @@ pub mod backend;
 pub mod config;
 pub mod cpu;
 pub mod files;
+mod footprint;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod gguf;
@@ -23,5 +24,6 @@ mod testing;
 
 pub use cpu::{CpuBackend, CpuOptions, KvType, WeightFormat};
 pub use files::{FileBytes, FileSource, OpenFiles};
+pub use footprint::{Footprint, footprint};
 pub use load::{LoadError, load_cpu};
 pub use text::{ModelText, TextError};

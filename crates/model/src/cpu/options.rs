@@ -90,6 +90,11 @@ pub(super) fn kv_shape(config: &ModelConfig, options: &CpuOptions, blocks: usize
     }
 }
 
+/// Bytes of a block's keys and values in all layers.
+pub(crate) fn kv_block_bytes(config: &ModelConfig, options: &CpuOptions) -> u64 {
+    kv_shape(config, options, 1).bytes() as u64
+}
+
 pub(super) fn limits(
     config: &ModelConfig,
     options: &CpuOptions,
@@ -117,7 +122,7 @@ pub(super) fn limits(
             ));
         }
     }
-    let block_bytes = kv_shape(config, options, 1).bytes() as u64;
+    let block_bytes = kv_block_bytes(config, options);
     let blocks = options.kv_bytes / block_bytes;
     if blocks == 0 || blocks > u64::from(u32::MAX) {
         let why =

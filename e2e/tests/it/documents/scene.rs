@@ -24,6 +24,7 @@ const NAMES: &[(&str, &str)] = &[
 const ALONE: &[&str] = &[
     "mkdir",
     "openssl",
+    "weir capacity",
     "weir fetch",
     "weir key",
     "weir keygen",
