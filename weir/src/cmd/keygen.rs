@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
 use serde_json::json;
-use weir_manifest::{Algorithm, SigningKey};
+use weir_manifest::{Algorithm, SigningKey, TrustPolicySpec, TrustedKeySpec};
 
 /// Make a key pair for signing models.
 ///
-/// Writes NAME.key (private, readable by you alone) and NAME.pub, which goes into the trust policy.
+/// Writes NAME.key (private, readable by you alone) and NAME.pub, which goes into the trust policy; `--emit-trust` writes a policy of this
+/// key alone.
 #[derive(Debug, Parser)]
 pub struct Args {
     /// Kind of key.
@@ -21,6 +22,17 @@ pub struct Args {
     /// Path and name of the two files, without their endings.
     #[arg(long, value_name = "NAME")]
     out: PathBuf,
+    /// Also write a trust policy of this key alone: the `ConfigMap` named `weir-trust`, as it lies among the manifests.
+    #[arg(long, value_name = "FILE")]
+    emit_trust: Option<PathBuf>,
+    /// Which models the key may sign by that policy: a pattern (`*`, `?`). Several times for several.
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        default_value = "*",
+        requires = "emit_trust"
+    )]
+    models: Vec<String>,
     /// Replace files that exist.
     #[arg(long)]
     force: bool,
@@ -48,6 +60,8 @@ pub fn run(args: Args) -> Result<()> {
     let Args {
         algorithm,
         out,
+        emit_trust,
+        models,
         force,
         json,
     } = args;
@@ -67,11 +81,34 @@ pub fn run(args: Args) -> Result<()> {
     }
     write(&private_path, key.to_pem().as_bytes(), (0o600, force))?;
     write(&public_path, public.to_pem().as_bytes(), (0o644, force))?;
+    if let Some(path) = &emit_trust {
+        let name = out
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let policy = TrustPolicySpec {
+            keys: vec![TrustedKeySpec {
+                id: name,
+                public_key: public.to_pem(),
+                models,
+                not_before: None,
+                not_after: None,
+                revoked: false,
+            }],
+            roots: vec![],
+        };
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": weir_operator::world::TRUST},
+            "data": {"policy.yaml": serde_yaml::to_string(&policy)?},
+        });
+        let text = serde_yaml::to_string(&object)?;
+        write(path, text.as_bytes(), (0o644, force))?;
+    }
     if json {
         let report = json!({
             "algorithm": algorithm.to_string(),
             "privateKey": private_path,
             "publicKey": public_path,
+            "trust": emit_trust,
             "fingerprint": public.fingerprint(),
         });
         println!("{report}");
@@ -126,6 +163,8 @@ mod tests {
         Args {
             algorithm,
             out: out.to_owned(),
+            emit_trust: None,
+            models: vec![],
             force,
             json: true,
         }

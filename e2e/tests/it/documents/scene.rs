@@ -22,8 +22,12 @@ const NAMES: &[(&str, &str)] = &[
 
 /// Commands that need nothing that runs.
 const ALONE: &[&str] = &[
+    "! weir verify",
+    "cp ",
     "mkdir",
     "openssl",
+    "printf",
+    "sed ",
     "weir capacity",
     "weir fetch",
     "weir key",
@@ -107,14 +111,21 @@ impl Scene {
         match (page, command) {
             ("README.md", "mkdir manifests") => {
                 std::fs::remove_dir_all(path.join("manifests")).unwrap();
-                std::fs::remove_file(path.join("release.key")).unwrap();
-                std::fs::remove_file(path.join("release.pub")).unwrap();
             }
             ("README.md", "weir up manifests") => own_model(&path),
             ("README.md", "weir rollout status --watch") => {
                 self.start(&[], &["examples/quickstart".to_owned()]);
             }
             ("README.md", "weir rollout promote tiny-chat --full") => self.next_version(),
+            ("docs/tutorial.md", "weir rollout promote tiny-chat --full") => {
+                self.until("weir rollout status", &["v2", "step 1"]);
+            }
+            ("docs/tutorial.md", "weir rollout abort tiny-chat") => {
+                self.until("weir rollout status", &["v3", "ShadowDiffers"]);
+            }
+            ("docs/tutorial.md", command) if command.contains("tiny-chat-v3 --model") => {
+                self.until("weir rollout history tiny-chat", &["serves v2"]);
+            }
             ("docs/models.md", "weir fetch manifests") => self.move_away(),
             ("docs/models.md", "weir fetch --import models.tar") => {
                 std::fs::remove_dir_all(path.join("cache")).unwrap();
@@ -123,6 +134,11 @@ impl Scene {
                 self.shell(&self.here(
                     "curl -fsS http://127.0.0.1:8080/usage/ledger -H 'Authorization: Bearer acme-dev-key' > acme.ndjson",
                 ));
+            }
+            (_, command) if command.starts_with("weir keygen") => {
+                for file in ["release.key", "release.pub"] {
+                    std::fs::remove_file(path.join(file)).unwrap();
+                }
             }
             // A folder is read when no gateway has it open.
             (_, command) if command.contains(CLOSED) => self.stop(),
@@ -172,12 +188,17 @@ impl Scene {
         let text = std::fs::read_to_string(&next).unwrap();
         let text = text.replace("stage: Registered", "stage: Production");
         std::fs::write(next, text).unwrap();
-        let mut shown = String::new();
-        let begun = weir_e2e::wait_for("a rollout of version 3", 90, || {
-            shown = self.shell("weir rollout status");
-            (shown.contains("v3") && shown.contains("step")).then_some(())
+        self.until("weir rollout status", &["v3", "step"]);
+    }
+
+    /// What a reader sees before they go on.
+    fn until(&self, command: &str, shows: &[&str]) {
+        let mut text = String::new();
+        let seen = weir_e2e::wait_for(command, 90, || {
+            text = self.shell(command);
+            shows.iter().all(|one| text.contains(one)).then_some(())
         });
-        assert!(begun.is_ok(), "{begun:?}: {shown}");
+        assert!(seen.is_ok(), "{seen:?}, {shows:?}: {text}");
     }
 
     fn stop(&mut self) {
@@ -274,20 +295,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What README says of a model of one's own: the files of the quickstart except `model.yaml`, with names and keys changed.
+/// What README says of a model of one's own: two files of the quickstart with names changed, and the version is to serve.
 fn own_model(folder: &Path) {
     let manifests = folder.join("manifests");
     let emitted = manifests.join("my-model-v1.yaml");
     let text = std::fs::read_to_string(&emitted).unwrap();
     let serving = text.replace("stage: Registered", "stage: Production");
     assert_ne!(text, serving, "the emitted version is registered only");
-    copy(&folder.join("examples/quickstart"), &manifests);
-    std::fs::remove_file(manifests.join("model.yaml")).unwrap();
     std::fs::write(&emitted, serving).unwrap();
-    let tenants = manifests.join("tenants.yaml");
-    let text = std::fs::read_to_string(&tenants).unwrap();
-    std::fs::write(&tenants, text.replace("tiny-chat", "my-model")).unwrap();
-    trust(folder, "my-model");
+    for file in ["pool.yaml", "tenants.yaml"] {
+        let text = std::fs::read_to_string(folder.join("examples/quickstart").join(file)).unwrap();
+        std::fs::write(manifests.join(file), text.replace("tiny-chat", "my-model")).unwrap();
+    }
 }
 
 /// The release key counts for a model.
