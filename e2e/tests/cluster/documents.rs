@@ -1,6 +1,7 @@
 //! The commands in documents that are for a cluster, run on one as they are written there.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use serde_json::json;
 use weir_e2e::cluster::{self, Binaries, ControlPlane, Layer};
@@ -55,7 +56,7 @@ fn installs(command: &str) -> bool {
     verbs.iter().any(|verb| command.contains(verb))
 }
 
-fn shell(binaries: &Binaries, plane: &ControlPlane, namespace: &str) -> Shell {
+fn shell(binaries: &Binaries, plane: &ControlPlane, namespace: &str, folder: &Path) -> Shell {
     let programs = plane.folder().join("programs");
     std::fs::create_dir(&programs).unwrap();
     symlink(binaries.path("kubectl").unwrap(), programs.join("kubectl")).unwrap();
@@ -63,7 +64,7 @@ fn shell(binaries: &Binaries, plane: &ControlPlane, namespace: &str) -> Shell {
     let own = plane.folder().join("own.kubeconfig");
     std::fs::copy(plane.kubeconfig(), &own).unwrap();
     let shell = Shell {
-        folder: repository().to_owned(),
+        folder: folder.to_owned(),
         programs,
         environment: vec![
             ("KUBECONFIG", own.display().to_string()),
@@ -99,7 +100,7 @@ fn the_commands_of_the_documents_do_what_they_say_on_a_cluster() {
     assert!(before.len() >= 6 && while_it_runs.len() >= 8);
 
     let plane = ControlPlane::start(&binaries).unwrap();
-    let bare = shell(&binaries, &plane, "default");
+    let bare = shell(&binaries, &plane, "default", repository());
     // What Argo CD's own installation has made.
     for object in [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "argocd"}}),
@@ -116,7 +117,7 @@ fn the_commands_of_the_documents_do_what_they_say_on_a_cluster() {
     let stage = Stage::new(ControlPlane::start(&binaries).unwrap()).unwrap();
     stage.start_operator("a").unwrap();
     in_its_first_step(&stage);
-    let people = shell(&binaries, &stage.plane, NAMESPACE);
+    let people = shell(&binaries, &stage.plane, NAMESPACE, stage.plane.folder());
     for (page, command) in &while_it_runs {
         let here = NAMES.iter().fold(command.clone(), |command, (name, own)| {
             command.replace(name, own)

@@ -137,6 +137,49 @@ fn people_steer_a_rollout_by_the_plugin_and_see_it_in_kubectl() {
 }
 
 #[test]
+fn a_support_bundle_of_a_cluster_has_everything_but_secrets() {
+    let Some(stage) = stage("a bundle of a cluster") else {
+        return;
+    };
+    in_its_first_step(&stage);
+    // Somebody has put a password where it does not belong.
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "odd", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": "weir"}},
+        "spec": {"containers": [{"name": "one", "image": "img", "env": [{"name": "PGPASSWORD", "value": "hunter2"}], "args": ["--token=hunter3"]}]},
+    });
+    stage.kubectl().apply("people", &pod).unwrap();
+    let path = stage.site.path().join("bundle.tar");
+    let (written, said) = plugin(
+        &stage,
+        &["support-bundle", "--output", path.to_str().unwrap()],
+    );
+    assert!(written, "{said}");
+    let text = |name: &str| {
+        let output = Command::new("tar")
+            .arg("-xOf")
+            .arg(&path)
+            .arg(format!("bundle/{name}"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{name}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(text("objects.json").contains("random-v2"));
+    assert!(text("rollouts.json").contains("\"random\""));
+    assert!(text("cluster/deployments.json").contains("readyReplicas"));
+    assert!(text("cluster/events.json").contains("RolloutStarted"));
+    assert!(text("cluster/pods.json").contains("\"odd\""));
+    assert!(text("cluster/version.json").contains("gitVersion"));
+    let whole = std::fs::read(&path).unwrap();
+    let whole = String::from_utf8_lossy(&whole);
+    let secret = object(&stage, "secret", "acme-keys");
+    let secret = secret["data"]["dev"].as_str().unwrap();
+    for hidden in ["hunter2", "hunter3", secret] {
+        assert!(!whole.contains(hidden), "{hidden} is in the bundle");
+    }
+}
+
+#[test]
 fn quotas_and_pools_tell_what_is_used_in_coarse_numbers() {
     let Some(stage) = stage("quotas and pools") else {
         return;

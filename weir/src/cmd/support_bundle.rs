@@ -1,5 +1,6 @@
 //! `weir support-bundle`: what somebody who helps needs to see, and nothing that is a secret or that a tenant wrote.
 
+mod cluster;
 mod gather;
 mod redact;
 
@@ -8,21 +9,22 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use crate::source::Where;
 use gather::{Gathered, gather};
 
 /// Write one file with what somebody who helps needs to see: versions, configuration, status of objects, metrics, rollouts, ends of logs.
 ///
 /// Nothing in it is a secret or was written by a tenant: values of Secrets, passwords, keys and tokens are replaced by [left out], and
 /// prompts, outputs, request keys and metadata are never asked for. Names stay: of tenants, models, pools, hosts and files. It is a tar
-/// archive; `tar -tf` lists it and `tar -xOf FILE bundle/NAME` shows a part: look at it before you send it.
+/// archive; `tar -tf` lists it and `tar -xOf FILE bundle/NAME` shows a part: look at it before you send it. Of a cluster it also takes the
+/// status of deployments and pods, events and the ends of logs, with the rights of who asks.
 #[derive(Debug, Parser)]
 pub struct Args {
     /// Where to write it.
     #[arg(short, long, value_name = "FILE", default_value = "weir-support.tar")]
     output: PathBuf,
-    /// Where the admin port is.
-    #[arg(long, env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
+    #[command(flatten)]
+    place: Where,
     /// Folder of manifests to take along, without the values of Secrets.
     #[arg(long, value_name = "FOLDER")]
     manifests: Option<PathBuf>,
@@ -37,12 +39,12 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be written. What cannot be gathered is noted in it and does not keep the rest out.
+/// The kubeconfig cannot be used, or the file cannot be written. What cannot be gathered is noted in it and does not keep the rest out.
 pub fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let gathered = runtime.block_on(gather(args));
+    let gathered = runtime.block_on(gather(args))?;
     write(&gathered, &args.output)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     for missing in &gathered.missing {

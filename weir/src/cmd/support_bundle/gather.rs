@@ -7,8 +7,10 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::Args;
+use super::cluster;
 use super::redact::{self, manifest};
 use crate::client;
+use crate::source::Source;
 
 /// Longest file that is read of the system or of a log's end.
 const MOST_BYTES: u64 = 8 << 20;
@@ -44,7 +46,7 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    fn take(&mut self, name: &str, text: Result<String>) {
+    pub(super) fn take(&mut self, name: &str, text: Result<String>) {
         match text {
             Ok(text) => {
                 self.files.insert(name.to_owned(), redact::text(&text));
@@ -56,19 +58,12 @@ impl Gathered {
     }
 }
 
-pub(super) async fn gather(args: &Args) -> Gathered {
+pub(super) async fn gather(args: &Args) -> Result<Gathered> {
     let mut gathered = Gathered::default();
-    let admin = args.admin.trim_end_matches('/');
-    for (path, name) in PAGES {
-        let page = page(admin, path).await;
-        let page = page.map(|text| {
-            if *path == "/objects" {
-                objects(&text)
-            } else {
-                text
-            }
-        });
-        gathered.take(name, page);
+    let source = args.place.open().await?;
+    match &source {
+        Source::Admin(admin) => pages(admin, &mut gathered).await,
+        Source::Cluster { .. } => cluster::gather(&source, args.log_lines, &mut gathered).await,
     }
     for (path, name) in SYSTEM {
         gathered.take(name, read(Path::new(path)));
@@ -83,9 +78,23 @@ pub(super) async fn gather(args: &Args) -> Gathered {
         let end = end_of(log, args.log_lines);
         gathered.take(&format!("logs/{index}-{name}"), end);
     }
-    let about = about(admin, &gathered);
+    let about = about(&source, &gathered);
     gathered.take("bundle.json", Ok(about));
-    gathered
+    Ok(gathered)
+}
+
+async fn pages(admin: &str, gathered: &mut Gathered) {
+    for (path, name) in PAGES {
+        let page = page(admin, path).await;
+        let page = page.map(|text| {
+            if *path == "/objects" {
+                objects(&text)
+            } else {
+                text
+            }
+        });
+        gathered.take(name, page);
+    }
 }
 
 async fn page(admin: &str, path: &str) -> Result<String> {
@@ -98,7 +107,7 @@ async fn page(admin: &str, path: &str) -> Result<String> {
 }
 
 /// Objects without what a kubectl or an Argo CD has noted in them: whole former versions.
-fn objects(text: &str) -> String {
+pub(super) fn objects(text: &str) -> String {
     let Ok(mut objects) = serde_json::from_str::<Value>(text) else {
         return "[]".to_owned();
     };
@@ -176,7 +185,11 @@ fn end_of(path: &Path, lines: usize) -> Result<String> {
     Ok(last.join("\n") + "\n")
 }
 
-fn about(admin: &str, gathered: &Gathered) -> String {
+fn about(source: &Source, gathered: &Gathered) -> String {
+    let of = match source {
+        Source::Admin(admin) => admin.clone(),
+        Source::Cluster { namespace, .. } => format!("namespace {namespace}"),
+    };
     let sizes: BTreeMap<&String, usize> = gathered
         .files
         .iter()
@@ -187,7 +200,7 @@ fn about(admin: &str, gathered: &Gathered) -> String {
         "target": format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
         "cpus": std::thread::available_parallelism().map_or(0, usize::from),
         "writtenAt": jiff::Timestamp::now().to_string(),
-        "admin": admin,
+        "of": of,
         "files": sizes,
         "missing": gathered.missing,
     });
