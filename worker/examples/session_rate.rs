@@ -43,6 +43,7 @@ async fn main() {
         max_batch_tokens: 2048,
         context_tokens: 2048,
         kv_bytes: 1 << 30,
+        max_drafts: u32::MAX,
     };
     let worker = TestWorker::start_with(Options {
         limits,

@@ -9,7 +9,7 @@ use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 
 use crate::announce::Announcer;
-use crate::config::{Config, EngineSettings, KvDtype, WeightFormat};
+use crate::config::{Config, DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat};
 use crate::error::{WorkerError, chain};
 use crate::listen::Listen;
 use crate::server::Ended;
@@ -32,6 +32,12 @@ pub struct WorkerArgs {
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<SocketAddr>,
+    /// What to run the model on.
+    #[arg(long, env = "WEIR_DEVICE", value_enum, default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
+    /// Folder where compiled kernels of a GPU are kept; only the worker may write there [default: compile at each start].
+    #[arg(long, env = "WEIR_KERNEL_CACHE", value_name = "FOLDER")]
+    pub kernel_cache: Option<PathBuf>,
     /// Threads for the forward pass [default: all cores].
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<usize>,
@@ -47,14 +53,14 @@ pub struct WorkerArgs {
     /// Positions per KV block.
     #[arg(long, value_name = "TOKENS", default_value_t = EngineSettings::default().block_tokens)]
     pub block_tokens: u32,
-    /// Number format of keys and values.
+    /// Number format of keys and values. A GPU keeps them as the weights are, in 16 bits, or for int8 as fp8 numbers.
     #[arg(long, value_enum, default_value_t = EngineSettings::default().kv_dtype)]
     pub kv_dtype: KvDtype,
     /// What becomes of the weights when they are loaded.
     #[arg(long, value_enum, default_value_t = EngineSettings::default().weights)]
     pub weights: WeightFormat,
     /// Tokens guessed ahead per sequence and step, from what followed the same words before; the output does not change. 0 is none, 15
-    /// the most.
+    /// the most. A GPU guesses none.
     #[arg(long, value_name = "COUNT", default_value_t = EngineSettings::default().draft_tokens)]
     pub draft_tokens: u32,
     /// Sequences that may wait; one more is refused.
@@ -88,6 +94,10 @@ impl From<WorkerArgs> for Config {
                 draft_tokens: args.draft_tokens,
                 max_waiting: args.max_waiting,
                 threads: args.threads,
+            },
+            device: DeviceSettings {
+                choice: args.device,
+                kernel_cache: args.kernel_cache,
             },
             orphan_grace: args.orphan_grace_s.map(Duration::from_secs),
             drain: Duration::from_secs(args.drain_s),

@@ -19,10 +19,33 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// The engine's limits.
     pub engine: EngineSettings,
+    /// What the engine runs on.
+    pub device: DeviceSettings,
     /// Ends by itself when no gateway had a session for this long; `None`: never.
     pub orphan_grace: Option<Duration>,
     /// From the order to drain to the end.
     pub drain: Duration,
+}
+
+/// What the engine runs on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSettings {
+    /// Which kind.
+    pub choice: DeviceChoice,
+    /// Folder with compiled kernels of a GPU; whoever can write there decides what runs on it. `None`: compile at each start.
+    pub kernel_cache: Option<PathBuf>,
+}
+
+/// Kinds of devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum DeviceChoice {
+    /// The CPU; the log says what GPU there is.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU; the worker does not start without.
+    Cuda,
 }
 
 /// Limits of the engine. The pool's `spec.engine`.

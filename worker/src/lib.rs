@@ -21,7 +21,7 @@ mod session;
 mod start;
 
 pub use announce::Announcer;
-pub use config::{Config, EngineSettings, KvDtype, WeightFormat};
+pub use config::{Config, DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat};
 pub use engine::snapshot::Snapshot;
 pub use error::WorkerError;
 pub use listen::{Listen, ParseListenError};

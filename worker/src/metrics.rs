@@ -7,6 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
+use weir_model::backend::DeviceName;
 use weir_telemetry::vllm;
 
 use crate::engine::snapshot::{FINISH_NAMES, Snapshot};
@@ -19,6 +20,7 @@ pub(crate) struct SnapshotCollector {
     pub(crate) version: String,
     /// Positions of a KV block.
     pub(crate) block_tokens: u32,
+    pub(crate) device: DeviceName,
 }
 
 impl Collector for SnapshotCollector {
@@ -32,6 +34,7 @@ impl Collector for SnapshotCollector {
         family.vllm(&now)?;
         family.vllm_ends(&now)?;
         family.vllm_cache(&now, self.block_tokens)?;
+        family.device(&self.device)?;
         family.weir_gauges(&now)?;
         family.weir_counters(&now)?;
         family.finished(&now)
@@ -146,6 +149,18 @@ impl Family<'_, '_> {
         let help = "How large the KV cache is, in labels";
         let one = ConstGauge::new(1.0_f64);
         self.put("vllm:cache_config_info", help, &labels, &one)
+    }
+
+    fn device(&mut self, device: &DeviceName) -> fmt::Result {
+        let labels = [
+            ("model", self.model),
+            ("version", self.version),
+            ("kind", device.kind),
+            ("name", &device.name),
+        ];
+        let one = ConstGauge::new(1.0_f64);
+        let help = "What the model runs on, in labels";
+        self.put("weir_engine_device_info", help, &labels, &one)
     }
 
     fn weir_gauges(&mut self, now: &Snapshot) -> fmt::Result {
@@ -309,6 +324,10 @@ mod tests {
             model: "tiny".to_owned(),
             version: "2".to_owned(),
             block_tokens: 16,
+            device: DeviceName {
+                kind: "cpu",
+                name: "avx2".to_owned(),
+            },
         };
         metrics.with(|registry| registry.register_collector(Box::new(collector)));
         let shown = metrics.prometheus_text();
@@ -320,6 +339,7 @@ mod tests {
             "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"abort\"} 3\n",
             "block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n",
             "weir_output_tokens_total{model=\"tiny\",version=\"2\"} 77\n",
+            "weir_engine_device_info{model=\"tiny\",version=\"2\",kind=\"cpu\",name=\"avx2\"} 1.0\n",
             "weir_engine_steps_total{model=\"tiny\",version=\"2\"} 9\n",
             "weir_choices_finished_total{model=\"tiny\",version=\"2\",reason=\"cancelled\"} 3\n",
         ] {

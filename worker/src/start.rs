@@ -64,6 +64,7 @@ pub async fn run(
         listen,
         admin,
         engine,
+        device,
         orphan_grace,
         drain,
     } = config;
@@ -88,7 +89,7 @@ pub async fn run(
     }
     let loading = tokio::task::spawn_blocking({
         let announcer = announcer.clone();
-        move || load(&load_plan, &engine, &announcer)
+        move || load(&load_plan, (&engine, &device), &announcer)
     });
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|_| WorkerError::LoaderDied)??,
@@ -135,6 +136,7 @@ pub async fn serve_loaded(
     let end_tokens: Arc<[u32]> = loaded.end_tokens.as_slice().into();
     let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
     let block_tokens = loaded.backend.limits().block_tokens;
+    let device = loaded.backend.name();
     let observer = Observer::new(&metrics, &model);
     let parts = assemble(loaded, name, (max_waiting, draft_tokens), observer)?;
     let bind_failed = |source| WorkerError::Listen {
@@ -150,6 +152,7 @@ pub async fn serve_loaded(
         model,
         version: version.to_string(),
         block_tokens,
+        device,
     };
     metrics.with(|registry| registry.register_collector(Box::new(collector)));
     readiness.set_ready(ENGINE);
@@ -210,7 +213,7 @@ fn assemble(
     let identity = cache_identity(&[("version", version_digest.as_bytes())]);
     let mut config = weir_scheduler::Config::new(limits, random()?, identity);
     config.max_waiting = max_waiting;
-    config.max_drafts = draft_tokens;
+    config.max_drafts = draft_tokens.min(device.max_drafts);
     let scheduler = Scheduler::new(config).map_err(|error| WorkerError::Limits {
         reason: error.to_string(),
     })?;

@@ -5,6 +5,7 @@
 
 mod engine;
 mod gateway;
+mod gpu;
 mod http;
 mod load;
 mod machine;
@@ -23,6 +24,7 @@ use report::Report;
 
 const HELP: &str = "\
 cargo xtask bench quickstart|gateway|store|engine|load|all [OPTION VALUE]...
+cargo xtask bench gpu
 
   --dir DIR        manifests to serve (examples/quickstart)
   --rounds N       starts, and rounds of every rate (5)
@@ -107,6 +109,9 @@ impl Options {
 
 /// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Result<String> {
+    if words == ["gpu"] {
+        return gpu::run();
+    }
     let options = Options::parse(words)?;
     if !["store", "load"].contains(&options.what.as_str()) && std::env::var_os("WEIR_BIN").is_none()
     {

@@ -22,6 +22,10 @@ const PYTHON_PACKAGES: &[&str] = &[
     "pyOpenSSL==26.4.0",
 ];
 
+/// Compiles the kernels of GPUs; of the version that drivers of the 580 line take, and that the worker's image has. 90 MB, so only full
+/// runs fetch it.
+const GPU_COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
+
 /// The other official client, pinned likewise; where npm is not installed its test is skipped.
 const NODE_PACKAGE: &str = "openai@6.49.0";
 
@@ -116,13 +120,12 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     let python = python()?;
     let node = node()?.map_or_else(String::new, |folder| folder.display().to_string());
     let python_text = python.display().to_string();
+    let nvrtc = match extent {
+        Extent::Usual => None,
+        Extent::Full => Some(gpu_libraries()?),
+    };
     step("unit and component tests", &|| {
-        let mut settings = vec![("WEIR_PYTHON_SIGN", python_text.as_str())];
-        settings.extend(extent.counts());
-        cargo(
-            &["test", "--workspace", "--exclude", "weir-e2e", "--quiet"],
-            &settings,
-        )
+        unit_tests(extent, &python_text, nvrtc.as_deref())
     })?;
     step("release build", &|| {
         cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
@@ -147,6 +150,15 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
         .map(|done| format!("{:>7.1} s  {}", done.took.as_secs_f64(), done.name))
         .collect();
     Ok(format!("all steps passed\n{}", lines.join("\n")))
+}
+
+/// Everything but the tests on real processes. With a folder of `nvrtc`, what is in it compiles the kernels of GPUs.
+fn unit_tests(extent: Extent, python: &str, nvrtc: Option<&str>) -> Result<()> {
+    let mut settings = vec![("WEIR_PYTHON_SIGN", python)];
+    settings.extend(nvrtc.map(|folder| ("LD_LIBRARY_PATH", folder)));
+    settings.extend(extent.counts());
+    let tests = ["test", "--workspace", "--exclude", "weir-e2e", "--quiet"];
+    cargo(&tests, &settings)
 }
 
 /// A build whose durability can be broken on purpose.
@@ -239,6 +251,30 @@ fn python() -> Result<PathBuf> {
     )?;
     std::fs::write(&stamp, wanted)?;
     Ok(python)
+}
+
+/// Where the compiler for GPUs is, for the loader; installed into the Python of the tests where it is not there. Of the other library
+/// that a GPU needs beside its driver, cuBLASLt, a machine with one has its own.
+pub(crate) fn gpu_libraries() -> Result<String> {
+    let python = python()?;
+    let find = || -> Result<Option<String>> {
+        let script =
+            "import nvidia.cu13, os; print(os.path.join(list(nvidia.cu13.__path__)[0], 'lib'))";
+        let output = Command::new(&python).args(["-c", script]).output()?;
+        let folder = String::from_utf8(output.stdout)?;
+        Ok(output.status.success().then_some(folder))
+    };
+    let folder = if let Some(folder) = find()? {
+        folder
+    } else {
+        println!("== installing {GPU_COMPILER}");
+        let install = ["-m", "pip", "install", "--quiet", GPU_COMPILER];
+        execute(Command::new(&python).args(install))?;
+        find()?.context("the compiler for GPUs is not where its package puts it")?
+    };
+    let others = std::env::var("LD_LIBRARY_PATH").ok();
+    let folders = [Some(folder.trim().to_owned()), others];
+    Ok(folders.into_iter().flatten().collect::<Vec<_>>().join(":"))
 }
 
 /// The Debian packages that tests need.

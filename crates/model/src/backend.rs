@@ -1,6 +1,10 @@
 //! The one contract between an engine and the device that runs the model.
 
+mod check;
+
 use std::sync::Arc;
+
+pub use check::{Place, check_batch};
 
 use weir_scheduler::{Batch, SequenceId, SlotId};
 
@@ -31,6 +35,16 @@ pub struct SamplingParams {
     pub min_tokens: u32,
 }
 
+impl SamplingParams {
+    /// Whether any penalty is on; off, tokens need not be counted.
+    #[expect(clippy::float_cmp, reason = "exactly these values are off")]
+    pub fn is_penalised(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+    }
+}
+
 /// What a row of a batch sampled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
@@ -57,6 +71,8 @@ pub struct BackendLimits {
     pub context_tokens: u32,
     /// Bytes of KV memory.
     pub kv_bytes: u64,
+    /// Guesses of a row: 0 where it takes none, `u32::MAX` where it takes any number.
+    pub max_drafts: u32,
 }
 
 /// Which tokens each sequence may sample next, for those whose output follows a grammar.
@@ -77,8 +93,36 @@ impl Masks for NoMasks {
     }
 }
 
+/// A device that keeps what it samples, so that a step can be started before the one before it was read: a row of it then has
+/// [`weir_scheduler::UNSEEN`] for a token.
+pub trait Ahead {
+    /// Starts a step. At most two are started and not collected.
+    ///
+    /// # Errors
+    /// As [`Backend::step`].
+    fn launch(&mut self, batch: &Batch, masks: &dyn Masks) -> Result<(), BackendError>;
+
+    /// Waits for the oldest step that was started; its results go to `sampled` as those of [`Backend::step`] do.
+    ///
+    /// # Errors
+    /// As [`Backend::step`].
+    fn collect(&mut self, sampled: &mut Vec<Sampled>) -> Result<(), BackendError>;
+}
+
+/// What computes, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceName {
+    /// `cpu` or `cuda`.
+    pub kind: &'static str,
+    /// Which of its kind: the instructions of a CPU's kernels, or a GPU's own name.
+    pub name: String,
+}
+
 /// A device with one loaded model. All calls come from the engine thread.
 pub trait Backend: Send {
+    /// What it is.
+    fn name(&self) -> DeviceName;
+
     /// What it can hold.
     fn limits(&self) -> BackendLimits;
 
@@ -101,6 +145,11 @@ pub trait Backend: Send {
         masks: &dyn Masks,
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), BackendError>;
+
+    /// The same device for whoever plans ahead; `None` where a step's tokens are known before the next can start.
+    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+        None
+    }
 }
 
 /// The device failed.

@@ -9,7 +9,6 @@ mod buffers;
 mod forward;
 pub(crate) mod kernels;
 mod logits;
-mod network;
 mod options;
 mod pool;
 mod sample;
@@ -24,18 +23,20 @@ use std::sync::Mutex;
 
 use weir_scheduler::{Batch, SlotId};
 
-use crate::backend::{Backend, BackendError, BackendLimits, Masks, Sampled, SamplingParams};
+use crate::backend::{
+    Backend, BackendError, BackendLimits, DeviceName, Masks, Place, Sampled, SamplingParams,
+    check_batch,
+};
 use crate::config::ModelConfig;
-use crate::sampler::{self, NotANumber, Scratch, TokenCounts};
+use crate::network::Network;
+use crate::sampler::{NotANumber, Scratch, TokenCounts};
 use crate::weights::{TensorFiles, WeightsError};
 use buffers::{Buffers, LOGIT_ROWS_MAX};
 use forward::Forward;
 use kernels::{HEAD_DIM_MAX, Kernels, KvCache};
 pub(crate) use kernels::{Packer, with_packer};
-use network::Network;
 use options::{kv_shape, limits};
 use pool::Pool;
-use sample::Place;
 
 /// The backend cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -173,82 +174,26 @@ impl CpuBackend {
         (last, count)
     }
 
-    /// Refuses a batch that would touch what is not there, and notes its sampling rows.
     fn check(&mut self, batch: &Batch) -> Result<(), BackendError> {
-        let refuse = |what: String| BackendError::Batch {
-            step: batch.step,
-            what,
+        let slots = &self.slots;
+        let is_open = |slot: SlotId| {
+            slots
+                .get(slot.0 as usize)
+                .is_some_and(|slot| slot.params.is_some())
         };
-        let limits = &self.limits;
-        if batch.tokens.len() > limits.max_batch_tokens as usize
-            || batch.rows.len() > limits.max_running as usize
-        {
-            return Err(refuse(format!(
-                "{} tokens in {} rows are too many",
-                batch.tokens.len(),
-                batch.rows.len()
-            )));
-        }
-        if let Some(token) = batch
-            .tokens
-            .iter()
-            .find(|&&token| token as usize >= self.config.vocab_size)
-        {
-            return Err(refuse(format!("token {token} is not in the vocabulary")));
-        }
-        if let Some(block) = batch.blocks.iter().find(|block| block.0 >= limits.blocks) {
-            return Err(refuse(format!("block {} does not exist", block.0)));
-        }
-        self.sampling.clear();
-        let mut next_token = 0;
-        for (index, row) in (0u32..).zip(&batch.rows) {
-            let end = row
-                .start
-                .checked_add(row.token_count)
-                .filter(|&end| end <= limits.context_tokens);
-            let Some(end) = end else {
-                return Err(refuse(format!(
-                    "sequence {} goes past the context",
-                    row.sequence.0
-                )));
-            };
-            let tables = row
-                .block_offset
-                .checked_add(row.block_count)
-                .is_some_and(|end| end as usize <= batch.blocks.len());
-            let covered = end.div_ceil(limits.block_tokens) <= row.block_count;
-            if row.token_count <= row.draft_count
-                || row.token_offset != next_token
-                || !tables
-                || !covered
-            {
-                return Err(refuse(format!(
-                    "row {index} does not fit the batch's arrays"
-                )));
-            }
-            next_token += row.token_count;
-            let open = self
-                .slots
-                .get(row.slot.0 as usize)
-                .is_some_and(|slot| slot.params.is_some());
-            if row.samples {
-                if !open {
-                    return Err(refuse(format!("slot {} is not open", row.slot.0)));
-                }
-                self.sampling.extend(Place::all(index, row, next_token));
-            }
-        }
-        if next_token as usize != batch.tokens.len() {
-            return Err(refuse(format!(
-                "rows have {next_token} tokens, the batch {}",
-                batch.tokens.len()
-            )));
-        }
-        Ok(())
+        let vocab = (self.config.vocab_size, false);
+        check_batch(batch, &self.limits, vocab, is_open, &mut self.sampling)
     }
 }
 
 impl Backend for CpuBackend {
+    fn name(&self) -> DeviceName {
+        DeviceName {
+            kind: "cpu",
+            name: self.kernels.level().name().to_owned(),
+        }
+    }
+
     fn limits(&self) -> BackendLimits {
         self.limits
     }
@@ -256,7 +201,7 @@ impl Backend for CpuBackend {
     fn open(&mut self, slot: SlotId, params: &SamplingParams, prompt: &[u32], output: &[u32]) {
         let slot = &mut self.slots[slot.0 as usize];
         slot.counts.clear();
-        if sampler::is_penalised(params) {
+        if params.is_penalised() {
             for &token in prompt {
                 slot.counts.add_prompt(token);
             }

@@ -1,9 +1,10 @@
 //! The front door: from a model's files to a backend.
 
 use crate::config::{CONFIG_FILE, ConfigError, ModelConfig};
-use crate::cpu::{CpuBackend, CpuError, CpuOptions};
+use crate::cpu::{CpuBackend, CpuError, CpuOptions, Level, WeightFormat, with_packer};
 use crate::files::{FileError, FileSource};
 use crate::gguf::{GgufFiles, GgufFilesError};
+use crate::network::Network;
 use crate::weights::{TensorFiles, WeightsError};
 
 /// A model cannot be loaded.
@@ -47,9 +48,35 @@ impl LoadError {
 /// # Errors
 /// A file is missing or broken, something is unsupported, or an option is out of bounds.
 pub fn load_cpu(files: &dyn FileSource, options: &CpuOptions) -> Result<CpuBackend, LoadError> {
+    let (config, tensors) = open(files)?;
+    CpuBackend::new(tensors, &config, options).map_err(LoadError::Cpu)
+}
+
+/// A model's network, for a backend that takes its weights elsewhere: they stay mapped, or are quantized by the CPU.
+///
+/// # Errors
+/// A file is missing or broken, or something is unsupported.
+pub fn load_network(
+    files: &dyn FileSource,
+    format: WeightFormat,
+) -> Result<(ModelConfig, Network), LoadError> {
+    let (config, tensors) = open(files)?;
+    let network = with_packer(Level::Amx, |packer| {
+        Network::load(tensors, &config, format, packer)
+    });
+    let network = network
+        .and_then(|loaded| loaded)
+        .map_err(|error| match error {
+            CpuError::Weights(source) => LoadError::Weights(source),
+            other => LoadError::Cpu(other),
+        })?;
+    Ok((config, network))
+}
+
+fn open(files: &dyn FileSource) -> Result<(ModelConfig, TensorFiles), LoadError> {
     let files = GgufFiles::without_text(files).map_err(LoadError::Gguf)?;
     let config = ModelConfig::parse(&files.require(CONFIG_FILE).map_err(LoadError::File)?)
         .map_err(LoadError::Config)?;
     let tensors = TensorFiles::open(&files).map_err(LoadError::Weights)?;
-    CpuBackend::new(tensors, &config, options).map_err(LoadError::Cpu)
+    Ok((config, tensors))
 }

@@ -79,7 +79,7 @@ pub(crate) struct PanelMut<'a> {
 
 /// The weights of one product.
 #[derive(Clone, Debug)]
-pub(crate) enum Weights {
+pub enum Weights {
     /// As the file has them.
     Stored(Matrix),
     /// In fewer bits.
@@ -88,7 +88,7 @@ pub(crate) enum Weights {
 
 impl Weights {
     /// Outputs.
-    pub(crate) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         match self {
             Self::Stored(matrix) => matrix.rows,
             Self::Quantized(matrix) => matrix.rows,
@@ -96,7 +96,7 @@ impl Weights {
     }
 
     /// Inputs.
-    pub(crate) fn cols(&self) -> usize {
+    pub fn cols(&self) -> usize {
         match self {
             Self::Stored(matrix) => matrix.cols,
             Self::Quantized(matrix) => matrix.cols,
@@ -104,7 +104,7 @@ impl Weights {
     }
 
     /// Writes one row as f32 into `out` (cols).
-    pub(crate) fn read_row(&self, row: usize, out: &mut [f32]) {
+    pub fn read_row(&self, row: usize, out: &mut [f32]) {
         match self {
             Self::Stored(matrix) => matrix.read_row(row, out),
             Self::Quantized(matrix) => matrix.read_row(row, out),
@@ -195,12 +195,12 @@ impl QuantMatrix {
     }
 
     /// (panels, groups, 16, 16, 4) bytes, or half of it.
-    pub(crate) fn data(&self) -> &[u8] {
+    pub fn data(&self) -> &[u8] {
         &self.map[self.start..][..self.data_size()]
     }
 
     /// (panels, groups, 16) bf16, scales and then, for four bits, minima; at even addresses.
-    pub(crate) fn numbers(&self) -> (&[u16], &[u16]) {
+    pub fn numbers(&self) -> (&[u16], &[u16]) {
         let bytes = &self.map[self.numbers_start..][..self.numbers_size()];
         let numbers = as_words(bytes);
         numbers.split_at(self.panels() * self.groups() * PANEL)

@@ -55,7 +55,7 @@ pub(crate) fn sample(
         raw = Some(log_sum);
         scratch.keep_raw(logits);
     }
-    if is_penalised(params) {
+    if params.is_penalised() {
         if row.uncounted.is_empty() {
             apply_penalties(logits, params, counts);
         } else {
@@ -125,12 +125,4 @@ fn apply_penalties(logits: &mut [f32], params: &SamplingParams, counts: &TokenCo
                 params.presence_penalty + params.frequency_penalty * entry.output_count as f32;
         }
     }
-}
-
-/// Whether any penalty is on; off, tokens need not be counted.
-#[expect(clippy::float_cmp, reason = "exactly these values are off")]
-pub(crate) fn is_penalised(params: &SamplingParams) -> bool {
-    params.repetition_penalty != 1.0
-        || params.presence_penalty != 0.0
-        || params.frequency_penalty != 0.0
 }

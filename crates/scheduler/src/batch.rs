@@ -36,6 +36,9 @@ pub struct Row {
     pub samples: bool,
 }
 
+/// Instead of a token that the host has not seen yet: the one that the row's slot samples in the step before.
+pub const UNSEEN: u32 = u32::MAX;
+
 impl Row {
     /// Tokens of the row that are not guesses.
     pub fn known_count(&self) -> u32 {

@@ -14,7 +14,7 @@ mod scope;
 mod sequence;
 mod table;
 
-pub use batch::{Batch, BlockId, Row, SequenceId, SlotId};
+pub use batch::{Batch, BlockId, Row, SequenceId, SlotId, UNSEEN};
 pub use config::{CLASSES, Config, ConfigError, Limits, Mode, Priority};
 pub use digest::cache_identity;
 pub use lookup::DRAFTS_MAX;

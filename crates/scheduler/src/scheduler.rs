@@ -1,6 +1,7 @@
 //! The scheduler's state and the calls that change it between steps; `plan` and `complete` have files of their own.
 
 mod admit;
+mod ahead;
 mod complete;
 mod drafts;
 mod plan;
@@ -48,10 +49,8 @@ struct Flow {
 /// With [`Config::max_drafts`] a decode row also computes guesses, and gives as many tokens more as came true ([`crate::Row::samples`]);
 /// `complete` sees from the tokens themselves which they are.
 ///
-/// Steps are planned one at a time: `plan` after `complete`. A device that wants step N+1 before it has read back step N needs
-/// nothing else from this interface: rows name sequences and slots, not tokens, a decode row's only token is the one its slot
-/// sampled last (which the device still holds), and `complete` drops rows of sequences that ended since the plan. What would
-/// change is inside: `plan` counts planned tokens as computed and puts a mark instead of the unknown token into the batch.
+/// Steps are planned one at a time: `plan` after `complete`. A device that keeps what it samples can be given the step after the one
+/// it computes: [`Scheduler::plan_ahead`].
 pub struct Scheduler {
     config: Config,
     step: u64,
@@ -74,6 +73,10 @@ pub struct Scheduler {
     batch: Batch,
     /// (rows) entry of each row's sequence.
     row_sequences: Vec<u32>,
+    /// The step after the one in flight, where `is_ahead`.
+    ahead: Batch,
+    ahead_sequences: Vec<u32>,
+    is_ahead: bool,
     /// Running sequences that are in prefill, the ones started in this step included.
     partials: Vec<u32>,
     /// Sequences with prefill tokens in this step, in row order.
@@ -118,6 +121,12 @@ impl Scheduler {
             served: 0,
             blocked: None,
         };
+        let room = || Batch {
+            rows: Vec::with_capacity(running),
+            tokens: Vec::with_capacity(limits.max_batch_tokens as usize),
+            blocks: Vec::with_capacity(limits.blocks as usize),
+            ..Batch::default()
+        };
         Ok(Self {
             step: 0,
             step_budget: limits.max_batch_tokens,
@@ -135,12 +144,11 @@ impl Scheduler {
             parked: 0,
             paused: 0,
             free_slots: (0..limits.max_running).rev().collect(),
-            batch: Batch {
-                rows: Vec::with_capacity(running),
-                tokens: Vec::with_capacity(limits.max_batch_tokens as usize),
-                ..Batch::default()
-            },
+            batch: room(),
             row_sequences: Vec::with_capacity(running),
+            ahead: room(),
+            ahead_sequences: Vec::with_capacity(running),
+            is_ahead: false,
             partials: Vec::with_capacity(running),
             chunks: Vec::with_capacity(running),
             hits: Vec::with_capacity(limits.blocks as usize),

@@ -71,7 +71,7 @@ impl Images {
             .with_context(|| format!("reading {}", file.display()))?;
         let base = format!("BASE={}", image_name("base"));
         let architecture = format!("TARGETARCH={ARCHITECTURE}");
-        let arguments = ["BINARY=prebuilt", &base, &architecture];
+        let arguments = ["BINARY=prebuilt", "CUDA=without", &base, &architecture];
         self.build(part, &context, &text, &arguments)?;
         self.archive(part)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use weir_model::backend::{Backend, BackendError, Sampled};
+use weir_model::backend::{Backend, Sampled};
 use weir_model::tokenizer::Tokenizer;
 use weir_protocol::worker::{LoadedModel, finish::Reason};
 use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
@@ -15,7 +15,7 @@ use super::observe::Observer;
 use super::output::logprob;
 use super::pace::Pace;
 use super::request::Served;
-use super::run::{Run, RunNumber};
+use super::run::RunNumber;
 use super::sessions::{Flow, Sessions};
 use super::snapshot::Snapshot;
 
@@ -50,25 +50,19 @@ pub(crate) struct Engine {
     pub(super) sessions: Sessions,
     pub(super) places: Places,
     pub(super) draining: bool,
-    sampled: Vec<Sampled>,
+    pub(super) sampled: Vec<Sampled>,
     /// Runs that got a row in this step.
     touched: Vec<RunNumber>,
     over_memory: bool,
     swept: Instant,
     snapshot: Snapshot,
-    pace: Pace,
+    pub(super) pace: Pace,
+    /// The step whose tokens came last, and when.
+    pub(super) step: u64,
+    pub(super) computed: Instant,
     step_ns: u64,
     host_ns: u64,
     publish: watch::Sender<Snapshot>,
-}
-
-/// What a step did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stepped {
-    /// There was nothing to run.
-    Nothing,
-    /// Rows were run.
-    Rows,
 }
 
 impl Engine {
@@ -86,6 +80,8 @@ impl Engine {
             swept: Instant::now(),
             snapshot: Snapshot::default(),
             pace: Pace::default(),
+            step: 0,
+            computed: Instant::now(),
             step_ns: 0,
             host_ns: 0,
             publish,
@@ -94,54 +90,11 @@ impl Engine {
 
     /// Whether a step would do something.
     pub(crate) fn has_work(&self) -> bool {
-        self.parts.scheduler.has_work()
-    }
-
-    /// Plans and carries out one step.
-    ///
-    /// # Errors
-    /// The device failed; no further step may be made.
-    pub(crate) fn step(&mut self) -> Result<Stepped, BackendError> {
-        let begin = Instant::now();
-        self.sweep(begin);
-        let budget = self
-            .pace
-            .next(&self.parts.scheduler.stats(), self.parts.scheduler.batch());
-        let (places, runs) = (&self.places, &self.runs);
-        let scheduler = &mut self.parts.scheduler;
-        scheduler.set_step_budget(budget);
-        scheduler.set_draft_cost(self.pace.draft_cost());
-        scheduler.plan_with(|sequence, drafts| {
-            let run = runs.get(RunNumber::of(sequence).0);
-            let most = run.map_or(0, Run::drafts_possible).min(drafts.len());
-            places.allowed(sequence, &drafts[..most])
-        });
-        self.apply_events(begin);
-        let planned = Instant::now();
-        if self.parts.scheduler.batch().is_empty() {
-            return Ok(Stepped::Nothing);
-        }
-        let batch = self.parts.scheduler.batch();
-        let tokens = batch.tokens.len() as f64;
-        self.parts.observer.iteration_tokens.observe(tokens);
-        self.places.look_ahead(batch);
-        self.parts.backend.step(
-            self.parts.scheduler.batch(),
-            &self.places,
-            &mut self.sampled,
-        )?;
-        let computed = Instant::now();
-        self.pace
-            .learn(self.parts.scheduler.batch(), computed - planned);
-        self.complete(computed);
-        self.flush();
-        let end = Instant::now();
-        self.note_times(end - begin, (planned - begin) + (end - computed));
-        Ok(Stepped::Rows)
+        self.parts.scheduler.has_work() || self.parts.scheduler.is_in_flight()
     }
 
     /// Carries out what the plan says about slots.
-    fn apply_events(&mut self, now: Instant) {
+    pub(super) fn apply_events(&mut self, now: Instant) {
         let Parts {
             scheduler,
             backend,
@@ -183,7 +136,7 @@ impl Engine {
     }
 
     /// Gives every sampled token to its run.
-    fn complete(&mut self, now: Instant) {
+    pub(super) fn complete(&mut self, now: Instant) {
         let Self {
             parts,
             runs,
@@ -326,7 +279,7 @@ impl Engine {
 
     /// Ends what gateways left behind. An idle engine does not come here, and need not: what is left behind takes room only from
     /// what comes.
-    fn sweep(&mut self, now: Instant) {
+    pub(super) fn sweep(&mut self, now: Instant) {
         if now.saturating_duration_since(self.swept) < SWEEP {
             return;
         }
@@ -339,7 +292,7 @@ impl Engine {
 
     /// Sends what can be sent to every session.
     pub(crate) fn flush(&mut self) {
-        let step = self.parts.scheduler.batch().step;
+        let step = self.step;
         for session in self.sessions.ids() {
             if self.sessions.flush(session, step, &mut self.runs) != Flow::Same {
                 for number in self.runs.of_session(session) {
@@ -349,7 +302,7 @@ impl Engine {
         }
     }
 
-    fn note_times(&mut self, step: Duration, host: Duration) {
+    pub(super) fn note_times(&mut self, step: Duration, host: Duration) {
         let blend = |average: &mut u64, new: Duration| {
             let new = u64::try_from(new.as_nanos()).unwrap_or(u64::MAX);
             *average = if *average == 0 {

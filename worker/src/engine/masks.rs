@@ -142,6 +142,11 @@ impl Places {
             .insert(sequence, Arc::new(Mutex::new(place)));
     }
 
+    /// Whether no output has a grammar.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_sequence.is_empty()
+    }
+
     pub(crate) fn remove(&mut self, sequence: SequenceId) {
         self.by_sequence.remove(&sequence);
     }

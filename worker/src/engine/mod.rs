@@ -15,5 +15,6 @@ mod run;
 mod sessions;
 pub(crate) mod snapshot;
 mod spans;
+mod step;
 pub(crate) mod thread;
 mod window;

@@ -129,8 +129,8 @@ impl Run {
         !self.is_finished() && self.rows_left() == 0
     }
 
-    /// How many tokens may be guessed for one of its choices, so that it makes no row that it may not send even if all come true.
-    pub(crate) fn drafts_possible(&self) -> usize {
+    /// How many tokens beyond the next one may be computed for one of its choices, so that it makes no row that it may not send.
+    pub(crate) fn tokens_ahead(&self) -> usize {
         let each = self.rows_left() / u64::from(self.live_choices.max(1));
         usize::try_from(each.saturating_sub(1)).unwrap_or(usize::MAX)
     }

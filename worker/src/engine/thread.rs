@@ -9,8 +9,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 use super::command::Command;
-use super::core::{Engine, Parts, Stepped};
+use super::core::{Engine, Parts};
 use super::snapshot::Snapshot;
+use super::step::Stepped;
 
 /// Commands between the sessions and the engine. A full ring holds the sessions' readers back, and so their HTTP/2 windows.
 const COMMANDS_MAX: usize = 1024;

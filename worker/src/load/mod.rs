@@ -16,7 +16,7 @@ use weir_model::{ModelText, OpenFiles, TextError};
 pub use plan::{LoadPlan, PlanPlacement, PlanSignature};
 
 use crate::announce::Announcer;
-use crate::config::EngineSettings;
+use crate::config::{DeviceSettings, EngineSettings};
 
 /// A model version that is ready to run. The worker's own tests put other backends in.
 pub struct Loaded {
@@ -89,6 +89,18 @@ pub enum LoadError {
     /// Weights cannot be used, or the device cannot hold them.
     #[error("the model's weights cannot be used")]
     Weights(#[source] weir_model::LoadError),
+    /// A GPU was asked for and there is none.
+    #[error("--device cuda: no GPU can be used: {why}; --device cpu runs the model without one")]
+    NoDevice {
+        /// Why not.
+        why: String,
+    },
+    /// There is a GPU, and it cannot run the model.
+    #[error("the GPU cannot run the model (--device cpu runs it on the CPU): {cause}")]
+    Device {
+        /// What it says.
+        cause: String,
+    },
 }
 
 impl LoadError {
@@ -104,6 +116,7 @@ impl LoadError {
             Self::File { .. } => "FileUnreadable",
             Self::Text(_) => "UnsupportedModel",
             Self::Weights(error) => error.category(),
+            Self::NoDevice { .. } | Self::Device { .. } => "DeviceUnavailable",
         }
     }
 
@@ -111,7 +124,7 @@ impl LoadError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Refused(error) => !error.is_transient(),
-            Self::File { .. } => false,
+            Self::File { .. } | Self::Device { .. } => false,
             _ => true,
         }
     }
@@ -123,10 +136,11 @@ impl LoadError {
 /// See [`LoadError`]; nothing was mapped for serving that is not verified.
 pub fn load(
     path: &std::path::Path,
-    settings: &EngineSettings,
+    (settings, device): (&EngineSettings, &DeviceSettings),
     announcer: &Announcer,
 ) -> Result<Loaded, LoadError> {
     let plan = LoadPlan::read(path)?;
+    let chosen = crate::device::choose(device.choice)?;
     let artifact = verify(&plan, announcer)?;
     announcer.loading("reading the model");
     let files = open_files(&artifact)?;
@@ -134,8 +148,8 @@ pub fn load(
     let end_tokens = text.eos_tokens().to_vec();
     let vocab = u32::try_from(text.config.vocab_size).unwrap_or(u32::MAX);
     announcer.loading("loading weights");
-    let backend = crate::device::open_cpu(&files, plan.claim.context_tokens, settings)
-        .map_err(LoadError::Weights)?;
+    let context_tokens = plan.claim.context_tokens;
+    let backend = crate::device::open(&files, context_tokens, settings, (chosen, device))?;
     Ok(Loaded {
         version_digest: artifact.manifest_digest.to_string(),
         model: plan.claim.model,

@@ -58,8 +58,8 @@ fn letters(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn guesses_save_steps_and_change_no_row() {
+/// Runs that end in four ways: at their length, by a stop string, by an end token that may not come before, and in several choices.
+pub(crate) fn four_runs() -> [Submit; 4] {
     let stop = {
         let mut frame = repeating(2, &letters("one two three "), 200);
         // It ends in the middle of the second round.
@@ -80,12 +80,17 @@ async fn guesses_save_steps_and_change_no_row() {
         choices: 3,
         ..repeating(4, &letters("abcabd"), 50)
     };
-    let runs = [
+    [
         repeating(1, &letters("the same again, "), 120),
         stop,
         floor,
         several,
-    ];
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guesses_save_steps_and_change_no_row() {
+    let runs = four_runs();
     let plain = made(0, &runs).await;
     let guessed = made(7, &runs).await;
     for (plain, guessed) in plain.rows.iter().zip(&guessed.rows).take(3) {

@@ -1,10 +1,13 @@
 //! A backend that is a function: what it samples depends on nothing but the sequence, so tests know every token beforehand.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
-use weir_model::backend::{Backend, BackendError, BackendLimits, Masks, Sampled, SamplingParams};
+use weir_model::backend::{
+    Ahead, Backend, BackendError, BackendLimits, DeviceName, Masks, Sampled, SamplingParams,
+};
 use weir_model::tokenizer::Tokenizer;
-use weir_scheduler::{Batch, Row, SlotId};
+use weir_scheduler::{Batch, Row, SlotId, UNSEEN};
 
 /// A prompt that begins with it is a script: the output is the rest of the prompt, over and over.
 pub(crate) const SCRIPT: u32 = 257;
@@ -25,6 +28,7 @@ struct State {
     allowed: Option<u64>,
     fault: Option<Fault>,
     ignores_masks: bool,
+    steps_ahead: u64,
 }
 
 /// How a backend dies.
@@ -59,6 +63,11 @@ impl Controls {
         self.state.0.lock().unwrap().ignores_masks
     }
 
+    /// Steps that were started while the one before was not read.
+    pub(crate) fn steps_ahead(&self) -> u64 {
+        self.state.0.lock().unwrap().steps_ahead
+    }
+
     /// The next step dies.
     pub(crate) fn break_with(&self, fault: Fault) {
         self.change(|state| state.fault = Some(fault));
@@ -88,15 +97,22 @@ pub(crate) struct FakeBackend {
     kv: Vec<u64>,
     slots: Vec<Option<(SamplingParams, Vec<u32>)>>,
     controls: Controls,
+    /// Whether steps may be started ahead; then those that were started and not read, and what each slot sampled last.
+    runs_ahead: bool,
+    flights: VecDeque<Vec<Sampled>>,
+    last: Vec<u32>,
 }
 
 impl FakeBackend {
-    pub(crate) fn new(limits: BackendLimits, controls: Controls) -> Self {
+    pub(crate) fn new(limits: BackendLimits, controls: Controls, runs_ahead: bool) -> Self {
         Self {
             kv: vec![0; (limits.blocks * limits.block_tokens) as usize],
             slots: vec![None; limits.max_running as usize],
+            last: vec![0; limits.max_running as usize],
             limits,
             controls,
+            runs_ahead,
+            flights: VecDeque::new(),
         }
     }
 
@@ -107,6 +123,13 @@ impl FakeBackend {
 }
 
 impl Backend for FakeBackend {
+    fn name(&self) -> DeviceName {
+        DeviceName {
+            kind: "fake",
+            name: "function".to_owned(),
+        }
+    }
+
     fn limits(&self) -> BackendLimits {
         self.limits
     }
@@ -129,6 +152,35 @@ impl Backend for FakeBackend {
         masks: &dyn Masks,
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), BackendError> {
+        *sampled = self.compute(batch, masks)?;
+        Ok(())
+    }
+
+    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+        if self.runs_ahead { Some(self) } else { None }
+    }
+}
+
+impl Ahead for FakeBackend {
+    fn launch(&mut self, batch: &Batch, masks: &dyn Masks) -> Result<(), BackendError> {
+        let is_ahead = !self.flights.is_empty();
+        let sampled = self.compute(batch, masks)?;
+        self.flights.push_back(sampled);
+        assert!(self.flights.len() <= 2, "two steps at most are in flight");
+        self.controls
+            .change(|state| state.steps_ahead += u64::from(is_ahead));
+        Ok(())
+    }
+
+    fn collect(&mut self, sampled: &mut Vec<Sampled>) -> Result<(), BackendError> {
+        *sampled = self.flights.pop_front().expect("a step was started");
+        Ok(())
+    }
+}
+
+impl FakeBackend {
+    fn compute(&mut self, batch: &Batch, masks: &dyn Masks) -> Result<Vec<Sampled>, BackendError> {
+        let mut sampled = Vec::new();
         match self.controls.pass() {
             Some(Fault::Error) => {
                 return Err(BackendError::Device {
@@ -139,15 +191,21 @@ impl Backend for FakeBackend {
             Some(Fault::Panic) => panic!("injected"),
             None => {}
         }
-        sampled.clear();
         for row in &batch.rows {
             let mut chain = match row.start {
                 0 => 0,
                 start => self.kv[self.place(batch, row, start - 1)],
             };
             let mut chains = Vec::new();
-            for (position, token) in (row.start..).zip(batch.row_tokens(row)) {
-                chain = extend(chain, *token);
+            for (position, &token) in (row.start..).zip(batch.row_tokens(row)) {
+                let is_unseen = self.runs_ahead && token == UNSEEN;
+                let token = if is_unseen {
+                    self.last[row.slot.0 as usize]
+                } else {
+                    token
+                };
+                assert!(token < VOCAB, "token {token} is not in the vocabulary");
+                chain = extend(chain, token);
                 let place = self.place(batch, row, position);
                 self.kv[place] = chain;
                 chains.push(chain);
@@ -174,12 +232,13 @@ impl Backend for FakeBackend {
                     logprob: -0.5,
                     top: top.collect(),
                 });
+                self.last[row.slot.0 as usize] = token;
                 if batch.row_drafts(row).get(place as usize) != Some(&token) {
                     break;
                 }
             }
         }
-        Ok(())
+        Ok(sampled)
     }
 }
 

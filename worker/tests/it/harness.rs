@@ -22,6 +22,7 @@ pub(crate) const LIMITS: BackendLimits = BackendLimits {
     max_batch_tokens: 256,
     context_tokens: 512,
     kv_bytes: 1 << 20,
+    max_drafts: u32::MAX,
 };
 
 pub(crate) struct TestWorker {
@@ -40,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) drain: Duration,
     pub(crate) max_waiting: u32,
     pub(crate) draft_tokens: u32,
+    /// Whether the function is a device that is given steps ahead; it takes no guesses then.
+    pub(crate) runs_ahead: bool,
     /// A real one instead of the function, with its vocabulary.
     pub(crate) backend: Option<(Box<dyn Backend>, u32)>,
 }
@@ -52,6 +55,7 @@ impl Default for Options {
             drain: Duration::from_secs(10),
             max_waiting: 256,
             draft_tokens: 7,
+            runs_ahead: false,
             backend: None,
         }
     }
@@ -66,7 +70,11 @@ impl TestWorker {
         let dir = tempfile::tempdir().unwrap();
         let controls = Controls::default();
         let (backend, vocab): (Box<dyn Backend>, u32) = options.backend.unwrap_or_else(|| {
-            let fake = FakeBackend::new(options.limits, controls.clone());
+            let mut limits = options.limits;
+            if options.runs_ahead {
+                limits.max_drafts = 0;
+            }
+            let fake = FakeBackend::new(limits, controls.clone(), options.runs_ahead);
             (Box::new(fake), VOCAB)
         });
         let loaded = Loaded {

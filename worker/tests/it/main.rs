@@ -6,6 +6,7 @@
     reason = "a test that cannot go on panics"
 )]
 
+mod ahead;
 mod drafts;
 mod fake;
 mod flow;

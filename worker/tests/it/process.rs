@@ -95,6 +95,10 @@ impl Artifact {
     }
 
     fn start(&self, plan: &Value) -> Process {
+        self.start_on("auto", plan)
+    }
+
+    fn start_on(&self, device: &str, plan: &Value) -> Process {
         let file = self.dir.path().join("plan.json");
         std::fs::write(&file, plan.to_string()).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_weir-worker"))
@@ -112,7 +116,7 @@ impl Artifact {
                 "--threads",
                 "1",
             ])
-            .args(["--drain-s", "5"])
+            .args(["--drain-s", "5", "--device", device])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -237,6 +241,39 @@ fn what_cannot_be_loaded_is_refused_with_its_reason_and_status_78() {
         assert!(!failed["message"].as_str().unwrap().is_empty(), "{name}");
         assert_eq!(worker.child.wait().unwrap().code(), Some(78), "{name}");
     }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_refused_at_once_with_what_is_missing_and_what_to_do() {
+    let artifact = artifact();
+    // Nothing is read before: the plan names a folder that is not there.
+    let mut plan = artifact.plan();
+    plan["dir"] = "/nowhere".into();
+    let mut worker = artifact.start_on("cuda", &plan);
+    let failed = worker.line("failed");
+    let message = failed["message"].as_str().unwrap();
+    if failed["reason"] != "DeviceUnavailable" {
+        // This machine has a GPU, so it is the folder that is not there.
+        assert!(message.contains("/nowhere"), "{message}");
+        return;
+    }
+    assert!(
+        message.contains("--device cuda: no GPU can be used: "),
+        "{message}"
+    );
+    assert!(
+        message.contains("--device cpu runs the model without one"),
+        "{message}"
+    );
+    let driver = [
+        "libcuda.so is not there; it comes with the driver",
+        "the driver ",
+    ];
+    assert!(
+        driver.iter().any(|cause| message.contains(cause)),
+        "{message}"
+    );
+    assert_eq!(worker.child.wait().unwrap().code(), Some(78));
 }
 
 fn flip_last_byte(path: &Path) {

@@ -6,9 +6,9 @@ use super::buffers::Buffers;
 use super::kernels::{
     Activations, Attention, Columns, Kernels, KvCache, KvPlace, LayerView, Product, for_rows,
 };
-use super::network::{Layer, Linear, Network};
 use super::pool::Pool;
 use crate::config::ModelConfig;
+use crate::network::{Layer, Linear, Network};
 
 /// The parts a pass works with.
 pub(super) struct Forward<'a> {

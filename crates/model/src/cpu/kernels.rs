@@ -20,6 +20,7 @@ mod attend;
 mod cache;
 mod gemm;
 mod lanes;
+mod level;
 mod product;
 mod quant;
 mod rows;
@@ -35,48 +36,13 @@ use attend::{AttendArgs, Query};
 pub(crate) use attend::{CHUNK, HEAD_DIM_MAX, QUERIES_MAX};
 pub(crate) use cache::{Columns, KvCache, KvPlace, KvShape};
 use gemm::GemmArgs;
+pub use level::Level;
 pub(crate) use product::{Activations, Product};
 pub(crate) use quant::{Packer, QuantRows, with_packer};
 use quant::{QuantFn, RowPlace};
 pub(crate) use tiles::{Attention, LayerView, Merge, Split, Tile};
 
 use crate::quant::PanelMut;
-
-/// Instructions a table of kernels uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Any machine.
-    Plain,
-    /// x86 with AVX2, FMA and F16C.
-    Avx2,
-    /// x86 with AVX-512F as well; quantized products also use BW and VNNI, where it has them.
-    Avx512,
-    /// x86 with AVX-512 and, for quantized products, AMX for bytes.
-    Amx,
-}
-
-impl Level {
-    /// The best this machine has.
-    pub fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
-            if avx2 && is_x86_feature_detected!("avx512f") {
-                return if quant::amx::has() {
-                    Self::Amx
-                } else {
-                    Self::Avx512
-                };
-            }
-            if avx2 {
-                return Self::Avx2;
-            }
-        }
-        Self::Plain
-    }
-}
 
 type GemmFn = unsafe fn(&GemmArgs, Range<usize>);
 type AttendFn<C> = unsafe fn(&AttendArgs<'_, C>, &[Query]);

@@ -140,5 +140,6 @@ pub(super) fn limits(
         max_batch_tokens: options.max_batch_tokens,
         context_tokens,
         kv_bytes: blocks * block_bytes,
+        max_drafts: u32::MAX,
     })
 }

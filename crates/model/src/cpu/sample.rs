@@ -2,36 +2,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use weir_scheduler::{Batch, Row};
+use weir_scheduler::Batch;
 
 use super::CpuBackend;
 use super::buffers::LOGIT_ROWS_MAX;
 use super::kernels::for_rows;
-use crate::backend::{BackendError, Masks, Sampled};
+use crate::backend::{BackendError, Masks, Sampled, SamplingParams};
 use crate::sampler::{self, NotANumber, RowPosition, Scratch};
-
-/// Where a token is sampled.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Index in the batch's rows.
-    pub(super) row: u32,
-    /// The token before, an index into the batch's tokens.
-    pub(super) token: u32,
-    /// Guesses of the row up to there.
-    pub(super) drafts: u32,
-}
-
-impl Place {
-    /// All of a row whose tokens end before `end` in the batch.
-    pub(super) fn all(index: u32, row: &Row, end: u32) -> impl Iterator<Item = Self> {
-        let first = end - 1 - row.draft_count;
-        (0..=row.draft_count).map(move |drafts| Self {
-            row: index,
-            token: first + drafts,
-            drafts,
-        })
-    }
-}
 
 impl CpuBackend {
     /// Chooses the tokens of a step whose rows have run.
@@ -119,7 +96,8 @@ impl CpuBackend {
             let guess = batch.row_drafts(row).get(place.drafts as usize);
             *holds = guess == Some(&chosen.token);
             let slot = &mut self.slots[row.slot.0 as usize];
-            if slot.params.as_ref().is_some_and(sampler::is_penalised) {
+            let params = slot.params.as_ref();
+            if params.is_some_and(SamplingParams::is_penalised) {
                 slot.counts.add_output(chosen.token);
             }
             sampled.push(chosen);

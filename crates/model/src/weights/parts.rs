@@ -1,9 +1,27 @@
 //! Tensors as they are in a file, and matrices that a file holds quantized.
 
+use std::sync::Arc;
+
+use memmap2::Mmap;
 use safetensors::Dtype;
 
-use super::{TensorFiles, WeightsError};
+use super::{Matrix, TensorFiles, WeightType, WeightsError};
 use crate::quant::{QuantKind, QuantMatrix};
+
+impl Matrix {
+    /// All of a map.
+    pub(crate) fn of_map(map: Mmap, dtype: WeightType, [rows, cols]: [usize; 2]) -> Self {
+        assert_eq!(map.len(), dtype.bytes_of(rows * cols), "a map of this size");
+        let map = Arc::new(map);
+        Self {
+            map,
+            start: 0,
+            dtype,
+            rows,
+            cols,
+        }
+    }
+}
 
 impl TensorFiles {
     /// Takes a matrix that the file holds quantized (see [`crate::quant`]); `None` where it holds none of this name.

@@ -44,11 +44,12 @@ impl Scheduler {
         };
         for row_index in 0..rows {
             let (row, at) = (self.batch.rows[row_index], self.row_sequences[row_index]);
-            let step = self.step;
+            let step = self.batch.step;
             let sequence = self.sequence_mut(at);
             let is_current = sequence.id == row.sequence
                 && sequence.state == State::Running
-                && sequence.planned_step == step;
+                // More where the next step is planned already.
+                && sequence.planned_step >= step;
             if is_current {
                 sequence.computed += row.known_count();
                 self.name_full_blocks(at);
@@ -61,6 +62,7 @@ impl Scheduler {
             results.tokens.next().is_none(),
             "the backend returned more tokens than rows that sample"
         );
+        self.advance();
     }
 
     /// Takes the tokens of one row, for its sequence if that still runs.

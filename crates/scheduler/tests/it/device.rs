@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_scheduler::{Batch, Event, SequenceId, SlotId};
+use weir_scheduler::{Batch, Event, SequenceId, SlotId, UNSEEN};
 
 use crate::random::mix;
 
@@ -17,6 +17,8 @@ pub(crate) struct Device {
     slots: BTreeMap<SlotId, SequenceId>,
     /// Positions each sequence has computed or found in the cache.
     progress: BTreeMap<SequenceId, u32>,
+    /// What each slot sampled last.
+    last: BTreeMap<SlotId, u32>,
     pub(crate) computed_tokens: u64,
 }
 
@@ -28,6 +30,7 @@ impl Device {
             owner: vec![0; blocks as usize],
             slots: BTreeMap::new(),
             progress: BTreeMap::new(),
+            last: BTreeMap::new(),
             computed_tokens: 0,
         }
     }
@@ -87,7 +90,11 @@ impl Device {
                 } else {
                     self.kv[place(position - 1)]
                 };
-                self.kv[place(position)] = after(before, *token);
+                let token = match *token {
+                    UNSEEN => self.last[&row.slot],
+                    token => token,
+                };
+                self.kv[place(position)] = after(before, token);
                 self.owner[blocks[(position / self.block_tokens) as usize].0 as usize] = owner;
             }
             self.computed_tokens += u64::from(row.token_count);
@@ -102,6 +109,7 @@ impl Device {
                     *progress += 1;
                     sampled.push(token_of(self.kv[place(last)]));
                 }
+                self.last.insert(row.slot, *sampled.last().unwrap());
             }
         }
         sampled

@@ -91,11 +91,17 @@ struct Seen {
     accepted: u64,
     refused: u64,
     ended: usize,
+    steps_ahead: u64,
 }
 
 fn simulate(seed: u64) -> Seen {
+    simulate_on(seed, false)
+}
+
+fn simulate_on(seed: u64, runs_ahead: bool) -> Seen {
     let mut random = Random(seed);
     let mut world = World::new(config(&mut random));
+    world.runs_ahead = runs_ahead;
     let mut refused = 0;
     for group in 1..=60 {
         if random.chance(70) {
@@ -130,6 +136,7 @@ fn simulate(seed: u64) -> Seen {
         accepted: world.scheduler.stats().accepted_tokens,
         refused,
         ended: world.records.len(),
+        steps_ahead: world.steps_ahead,
     }
 }
 
@@ -149,6 +156,20 @@ fn every_request_gets_what_it_would_get_alone() {
     assert!(sum(|s| s.drafted) > sum(|s| s.accepted) + 10_000);
     assert!(sum(|s| s.refused) > 100);
     assert!(seen.iter().map(|s| s.ended).sum::<usize>() > 10_000);
+}
+
+/// A device that is given steps ahead makes the same outputs, also of those that are aborted, paused or preempted meanwhile.
+#[test]
+fn a_step_planned_ahead_changes_no_output() {
+    let seen: Vec<Seen> = (0..1_000_u64)
+        .map(|seed| {
+            println!("seed {seed}");
+            simulate_on(seed, true)
+        })
+        .collect();
+    let ahead: u64 = seen.iter().map(|seen| seen.steps_ahead).sum();
+    assert!(ahead > 10_000, "{ahead} steps were planned ahead");
+    assert!(seen.iter().map(|seen| seen.preemptions).sum::<u64>() > 100);
 }
 
 #[test]

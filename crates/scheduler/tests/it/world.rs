@@ -39,6 +39,10 @@ pub(crate) struct World {
     /// Of everything planned and announced so far.
     pub(crate) trace: u64,
     next_id: u64,
+    /// Whether steps are given to the device ahead, how many were, and what the one that is computed sampled.
+    pub(crate) runs_ahead: bool,
+    pub(crate) steps_ahead: u64,
+    ahead: Option<Vec<u32>>,
 }
 
 pub(crate) fn limits(blocks: u32, block_tokens: u32, running: u32, batch_tokens: u32) -> Limits {
@@ -62,6 +66,9 @@ impl World {
             step: 0,
             trace: 0,
             next_id: 1,
+            runs_ahead: false,
+            steps_ahead: 0,
+            ahead: None,
         }
     }
 
@@ -110,6 +117,25 @@ impl World {
     /// One step, with something happening while the device computes.
     pub(crate) fn step_with(&mut self, meanwhile: impl FnOnce(&mut Self)) {
         self.step += 1;
+        let sampled = match self.ahead.take() {
+            Some(sampled) => sampled,
+            None => self.plan_and_compute(),
+        };
+        meanwhile(self);
+        if self.runs_ahead
+            && let Some(next) = self.scheduler.plan_ahead()
+        {
+            let requests = &self.requests;
+            self.ahead = Some(self.device.step(next, |id| owner(&requests[&id])));
+            self.steps_ahead += 1;
+        }
+        let (records, step) = (&mut self.records, self.step);
+        self.scheduler
+            .complete(sampled, |outcome| judge(records, step, outcome));
+        self.scheduler.check();
+    }
+
+    fn plan_and_compute(&mut self) -> Vec<u32> {
         let had_work = self.scheduler.has_work();
         let step = self.step;
         // Whatever is refused of the guesses changes nothing but the number of steps.
@@ -130,12 +156,7 @@ impl World {
             self.trace = mix(self.trace ^ row.sequence.0) ^ u64::from(row.start + row.token_count);
         }
         let requests = &self.requests;
-        let sampled = self.device.step(batch, |id| owner(&requests[&id]));
-        meanwhile(self);
-        let (records, step) = (&mut self.records, self.step);
-        self.scheduler
-            .complete(sampled, |outcome| judge(records, step, outcome));
-        self.scheduler.check();
+        self.device.step(batch, |id| owner(&requests[&id]))
     }
 
     fn note_events(&mut self) {
@@ -169,7 +190,7 @@ impl World {
     /// Runs until nothing is left, which must come within a bound, and checks what everybody got.
     pub(crate) fn finish(&mut self, steps: u64) {
         let end = self.step + steps;
-        while !self.scheduler.is_idle() {
+        while !self.scheduler.is_idle() || self.ahead.is_some() {
             assert!(
                 self.step < end,
                 "not idle after {steps} steps: {:?}",

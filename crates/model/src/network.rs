@@ -1,15 +1,17 @@
 //! The weights of a network by their place in it.
 
-use super::kernels::Packer;
-use super::{CpuError, WeightFormat};
+mod random;
+
 use crate::config::ModelConfig;
+use crate::cpu::{CpuError, Packer, WeightFormat};
 use crate::quant::{QuantKind, QuantMatrix, Weights};
 use crate::weights::{TensorFiles, WeightType};
 
 /// A network's weights. Matrices stay where they are mapped; vectors are small and become f32.
-pub(super) struct Network {
+pub struct Network {
     /// (vocabulary, hidden)
     pub embedding: Weights,
+    /// One behind the other.
     pub layers: Vec<Layer>,
     /// (hidden)
     pub final_norm: Vec<f32>,
@@ -18,14 +20,15 @@ pub(super) struct Network {
 }
 
 /// A product and its bias.
-pub(super) struct Linear {
+pub struct Linear {
     /// (out, in)
     pub weight: Weights,
     /// (out)
     pub bias: Option<Vec<f32>>,
 }
 
-pub(super) struct Layer {
+/// One layer.
+pub struct Layer {
     /// (hidden)
     pub attention_norm: Vec<f32>,
     /// (heads · `head_dim`, hidden)
@@ -57,7 +60,7 @@ struct Loader<'a, 'b> {
 }
 
 impl Network {
-    pub(super) fn load(
+    pub(crate) fn load(
         files: TensorFiles,
         config: &ModelConfig,
         format: WeightFormat,

@@ -1,0 +1,72 @@
+//! The CUDA engine: what a step costs the host, then on a real GPU parity with the CPU backend and speed. Where there is no GPU it says so.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{cargo, target};
+use crate::repo;
+
+/// The program's exit status where it finds no GPU.
+const NO_GPU: i32 = 3;
+/// Shapes of models, with random weights.
+const SHAPES: [&str; 3] = ["0.5B", "1B", "8B"];
+
+/// Runs everything, in the order in which a failure says most. Raw lines are appended to `target/bench/gpu.jsonl`.
+pub(super) fn run() -> Result<String> {
+    let arguments = ["-p", "weir-cuda", "--features", "cuda", "--example", "gpu"];
+    cargo(&[&["build", "--release"][..], &arguments[..]].concat())?;
+    let program = target().join("release/examples/gpu");
+    let models = repo::root().join("crates/model/tests/golden");
+    let models = models.to_str().context("the repository's path is text")?;
+    let libraries = crate::test::gpu_libraries()?;
+    let start = |command: &mut Command| -> Result<Output> {
+        let command = command.env("LD_LIBRARY_PATH", &libraries);
+        command.output().context("cannot start a program")
+    };
+    keep(&start(Command::new(&program).arg("host"))?)?;
+    let parity = start(Command::new(&program).args(["parity", models]))?;
+    if parity.status.code() == Some(NO_GPU) {
+        let why = String::from_utf8_lossy(&parity.stderr);
+        return Ok(format!(
+            "bench gpu: {}; besides the host's part nothing was measured, and nothing was run on a GPU",
+            why.trim()
+        ));
+    }
+    keep(&parity)?;
+    for tool in ["memcheck", "racecheck"] {
+        let mut sanitizer = Command::new("compute-sanitizer");
+        sanitizer.args(["--tool", tool, "--error-exitcode", "9"]);
+        sanitizer.arg(&program).args(["parity", models]);
+        match start(&mut sanitizer) {
+            Ok(output) => keep(&output).with_context(|| format!("{tool} found something"))?,
+            Err(_) => println!("no compute-sanitizer: {tool} was not run"),
+        }
+    }
+    keep(&start(Command::new(&program).arg("speed").args(SHAPES))?)?;
+    Ok("bench gpu: all lines are in target/bench/gpu.jsonl".to_owned())
+}
+
+/// Shows what a program said and keeps it.
+fn keep(output: &Output) -> Result<()> {
+    let folder = target().join("bench");
+    std::fs::create_dir_all(&folder)?;
+    append(&folder.join("gpu.jsonl"), &output.stdout)?;
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    ensure!(
+        output.status.success(),
+        "it ended with {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+fn append(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.create(true).append(true).open(path)?;
+    file.write_all(bytes)?;
+    Ok(())
+}
