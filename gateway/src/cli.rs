@@ -133,7 +133,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         tokio::spawn(follow(file, gateway.clone(), readiness.clone()))
     } else {
         let cluster = Cluster::open(namespace, &data).await?;
-        actions.extend(cluster.actions());
+        actions.extend(cluster.actions(&gateway));
         queries.extend(gateway.observed_queries(cluster.reads()));
         tokio::spawn(cluster.follow(gateway.clone(), readiness.clone()))
     };

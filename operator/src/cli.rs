@@ -32,6 +32,8 @@ use crate::world::World;
 
 /// The lease of who acts.
 const LEASE: &str = "weir-operator";
+/// How long the API server may take to answer what is no watch. One that hangs must not hold up what can be done without it.
+const API_ANSWERS: Duration = Duration::from_secs(5);
 /// From a signal to the end.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -95,7 +97,8 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
     } = args;
     let config = Config::infer().await?;
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config)?;
+    let client = prompt(&config)?;
+    let watching = Client::try_from(config)?;
     let identity = match identity {
         Some(identity) => identity,
         None => format!("operator-{:08x}", getrandom::u32()?),
@@ -113,7 +116,7 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
     };
     let admin = tokio::spawn(served.serve(listener, CancellationToken::new()));
     let tasks = TaskTracker::new();
-    let world = World::watch(&client, &namespace, &tasks);
+    let world = World::watch(&watching, &namespace, &tasks);
     // Only whoever knows the world may lead it.
     tokio::select! {
         ready = world.ready() => ready?,
@@ -144,6 +147,16 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
     elected.await?;
     admin.abort();
     Ok(())
+}
+
+/// A client for everything but watches, which may be silent for long.
+fn prompt(config: &Config) -> Result<Client, kube::Error> {
+    let mut config = config.clone();
+    config.connect_timeout = Some(API_ANSWERS);
+    config.read_timeout = Some(API_ANSWERS);
+    // The time that a connection was idle is nobody's fault.
+    config.reset_reader_on_write = true;
+    Client::try_from(config)
 }
 
 struct Started {

@@ -150,6 +150,9 @@ impl Controllers {
         };
         let label = OfController { controller };
         self.counts.looks.get_or_create(&label).inc();
+        if matches!(outcome, Ok(Outcome::Hampered(_))) {
+            self.counts.failures.get_or_create(&label).inc();
+        }
         outcome.unwrap_or_else(|error| {
             self.counts.failures.get_or_create(&label).inc();
             tracing::warn!(
@@ -164,6 +167,6 @@ impl Controllers {
 }
 
 /// A number from 0 to 1000.
-fn jitter() -> u32 {
+pub(crate) fn jitter() -> u32 {
     getrandom::u32().map_or(500, |random| random % 1001)
 }

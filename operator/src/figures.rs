@@ -111,13 +111,15 @@ impl Figures {
         }
     }
 
-    /// Every gateway routes around a version so long after the sample that took it back.
-    pub fn rolled_back(&self, model: &str, after: Duration) {
+    /// Every gateway routes around a version so long after the sample that took it back, as the last of them said so many answers after
+    /// the one that decided.
+    pub fn rolled_back(&self, model: &str, after: Duration, answers: u64) {
         self.rollback.observe(after.as_secs_f64());
         let seconds = after.as_secs_f64();
         tracing::info!(
             model,
             seconds,
+            answers,
             "every gateway routes around the version that was taken back"
         );
     }

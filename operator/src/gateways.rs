@@ -1,11 +1,15 @@
 //! What the gateways say: asked every half second while something is on trial, every two seconds otherwise.
+//!
+//! Each is asked by itself. One that takes long holds up no other, is not asked again meanwhile, and its answer counts whenever it comes.
+//! Tables are handed over likewise, and who took one is asked at once, so that what follows need not wait for the next tick.
+
+mod line;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
@@ -13,35 +17,26 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use weir_api::LABEL_COMPONENT;
 use weir_rollout::report::GatewayReport;
-use weir_rollout::routing::Table;
+use weir_rollout::routing::{Table, TableOrder};
 
+pub use self::line::Heard;
+use self::line::Line;
+use crate::controllers::jitter;
 use crate::http::Http;
 use crate::names;
+use crate::queue::pause_after;
 use crate::world::{Agenda, Key};
 
 /// How often gateways are asked while a version is on trial.
 pub const TICK: Duration = Duration::from_millis(500);
-/// How long an answer may take: less than a tick.
-const ANSWER: Duration = Duration::from_millis(450);
+/// How long an answer may take. On a machine that has no time it takes long, and says as much as a quick one.
+const ANSWER: Duration = Duration::from_secs(5);
 /// How often otherwise, in ticks.
 const IDLE_TICKS: u64 = 4;
+/// How often a table is offered in a row; whoever looks at the model afterwards offers it again.
+const OFFERS: u32 = 4;
 /// Admin port of a gateway whose pod does not name it.
 const ADMIN_PORT: i32 = 9090;
-
-/// A gateway as last heard.
-#[derive(Clone, Debug)]
-pub struct Heard {
-    /// Its pod.
-    pub name: String,
-    /// Where its admin port is, `host:port`.
-    pub address: String,
-    /// Whether it answered when it was asked last.
-    pub is_reachable: bool,
-    /// What it said last, and when.
-    pub report: Option<(Arc<GatewayReport>, Instant)>,
-    /// When its last two answers were asked for: what the last one says anew happened after the one before.
-    pub asked: [Option<Instant>; 2],
-}
 
 /// All live gateways. Cloning shares it.
 #[derive(Clone)]
@@ -51,8 +46,16 @@ struct Inner {
     pods: Store<Pod>,
     agenda: Agenda,
     http: Http,
-    heard: Mutex<BTreeMap<String, Heard>>,
+    lines: Mutex<BTreeMap<String, Line>>,
     on_trial: Mutex<BTreeSet<String>>,
+}
+
+/// A table for a gateway.
+struct Offer {
+    to: (String, String),
+    model: String,
+    order: TableOrder,
+    body: String,
 }
 
 impl Gateways {
@@ -62,14 +65,16 @@ impl Gateways {
             pods,
             agenda,
             http: Http::new(ANSWER),
-            heard: Mutex::default(),
+            lines: Mutex::default(),
             on_trial: Mutex::default(),
         }))
     }
 
     /// Every gateway that exists, as last heard.
     pub fn all(&self) -> Vec<Heard> {
-        self.0.heard.lock().values().cloned().collect()
+        let now = Instant::now();
+        let lines = self.0.lines.lock();
+        lines.values().map(|line| line.as_heard(now)).collect()
     }
 
     /// Whether a model's runs are to be counted.
@@ -92,81 +97,125 @@ impl Gateways {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return,
             }
-            let on_trial = self.0.on_trial.lock().clone();
             count += 1;
-            if on_trial.is_empty() && !count.is_multiple_of(IDLE_TICKS) {
+            if self.0.on_trial.lock().is_empty() && !count.is_multiple_of(IDLE_TICKS) {
                 continue;
             }
-            self.ask(&on_trial).await;
+            self.find();
+            let names: Vec<String> = self.0.lines.lock().keys().cloned().collect();
+            for name in names {
+                self.begin(&name);
+            }
         }
     }
 
-    async fn ask(&self, on_trial: &BTreeSet<String>) {
+    /// Which gateways there are now. One that moved is another one.
+    fn find(&self) {
         let found = self.0.pods.state();
-        let gateways: Vec<(String, String)> = found.iter().filter_map(|pod| gateway(pod)).collect();
+        let found: Vec<(String, String)> = found.iter().filter_map(|pod| gateway(pod)).collect();
+        let mut lines = self.0.lines.lock();
+        lines.retain(|name, line| {
+            found
+                .iter()
+                .any(|(known, address)| known == name && *address == line.heard.address)
+        });
+        for (name, address) in &found {
+            lines
+                .entry(name.clone())
+                .or_insert_with(|| Line::new(name, address));
+        }
+    }
+
+    /// Asks a gateway unless it owes an answer or is being given a table.
+    fn begin(&self, name: &str) {
+        let now = Instant::now();
+        let begins = |line: &mut Line| line.begins(now).then(|| line.heard.address.clone());
+        let Some(address) = self.with(name, begins) else {
+            return;
+        };
+        let (this, name) = (self.clone(), name.to_owned());
+        tokio::spawn(async move { this.ask(&name, &address).await });
+    }
+
+    async fn ask(&self, name: &str, address: &str) {
+        let on_trial = self.0.on_trial.lock().clone();
         let query: Vec<String> = on_trial
             .iter()
             .map(|model| format!("evidence={}", escaped(model)))
             .collect();
-        let query = query.join("&");
-        let asked = gateways.iter().map(|(name, address)| {
-            let url = format!("http://{address}/observed?{query}");
-            async move {
-                (
-                    name,
-                    address,
-                    self.0.http.get_json::<GatewayReport>(&url).await,
-                )
-            }
-        });
-        let asked_at = Instant::now();
-        let answers = join_all(asked).await;
-        let mut changed = on_trial.clone();
-        {
-            let mut heard = self.0.heard.lock();
-            heard.retain(|name, _| gateways.iter().any(|(known, _)| known == name));
-            for (name, address, answer) in answers {
-                let entry = heard.entry(name.clone()).or_insert_with(|| Heard {
-                    name: name.clone(),
-                    address: address.clone(),
-                    is_reachable: false,
-                    report: None,
-                    asked: [None; 2],
-                });
-                entry.address.clone_from(address);
-                entry.is_reachable = answer.is_ok();
-                match answer {
-                    Ok(report) => {
-                        let before = entry.report.as_ref().map(|(report, _)| Arc::clone(report));
-                        changed.extend(differing(before.as_deref(), &report));
-                        entry.report = Some((Arc::new(report), Instant::now()));
-                        entry.asked = [entry.asked[1], Some(asked_at)];
-                    }
-                    Err(error) => {
-                        tracing::debug!(gateway = name, error, "a gateway does not answer");
-                    }
-                }
-            }
+        let url = format!("http://{address}/observed?{}", query.join("&"));
+        let answer = self.0.http.get_json::<GatewayReport>(&url).await;
+        let is_answer = answer.is_ok();
+        let mut lines = self.0.lines.lock();
+        let line = lines.get_mut(name);
+        let Some(line) = line.filter(|line| line.heard.address == address) else {
+            return;
+        };
+        let mut changed: BTreeSet<String> =
+            line.hears(answer, Instant::now()).into_iter().collect();
+        let is_due = line.is_due;
+        drop(lines);
+        if is_answer {
+            changed.extend(on_trial);
         }
         for model in changed {
             self.0.agenda.touch(Key::Model(model));
         }
+        if is_due {
+            self.begin(name);
+        }
     }
 
-    /// Hands a model's table to gateways that do not have it yet; how many took it.
-    pub async fn push(&self, model: &str, table: &Table, names: &[String]) -> usize {
+    /// Hands a model's table to gateways that do not have it yet, without waiting for them.
+    pub fn push(&self, model: &str, table: &Table, names: &[String]) {
         let body = serde_json::json!({"model": model, "table": table}).to_string();
-        let all = self.all();
-        let wanted = all.iter().filter(|gateway| names.contains(&gateway.name));
-        let sent = wanted.map(|gateway| {
-            let (url, body) = (format!("http://{}/tables", gateway.address), body.clone());
-            async move { self.0.http.post(&url, body).await.is_ok() }
-        });
-        join_all(sent)
-            .await
-            .into_iter()
-            .filter(|took| *took)
-            .count()
+        let mut lines = self.0.lines.lock();
+        for (name, line) in lines.iter_mut().filter(|(name, _)| names.contains(name)) {
+            if !line.offers(model, table.order) {
+                continue;
+            }
+            let offer = Offer {
+                to: (name.clone(), line.heard.address.clone()),
+                model: model.to_owned(),
+                order: table.order,
+                body: body.clone(),
+            };
+            let this = self.clone();
+            tokio::spawn(async move { this.offer(offer).await });
+        }
+    }
+
+    async fn offer(&self, offer: Offer) {
+        let Offer {
+            to: (name, address),
+            model,
+            order,
+            body,
+        } = offer;
+        let url = format!("http://{address}/tables");
+        for attempt in 1..=OFFERS {
+            let Err(error) = self.0.http.post(&url, body.clone()).await else {
+                break;
+            };
+            tracing::debug!(
+                gateway = name,
+                model,
+                error,
+                "a gateway does not take a table"
+            );
+            if !self.with(&name, |line| line.refuses(&model, order)) {
+                return;
+            }
+            tokio::time::sleep(pause_after(attempt, jitter())).await;
+        }
+        self.with(&name, |line| line.is_offered(&model, order));
+        self.begin(&name);
+    }
+
+    /// Something about a gateway; the default where it is gone.
+    fn with<T: Default>(&self, name: &str, work: impl FnOnce(&mut Line) -> T) -> T {
+        let mut lines = self.0.lines.lock();
+        lines.get_mut(name).map(work).unwrap_or_default()
     }
 
     /// What one gateway answers to a question, JSON from its admin port.
@@ -211,30 +260,6 @@ fn gateway(pod: &Pod) -> Option<(String, String)> {
         ip.clone()
     };
     Some((pod.name_any(), format!("{host}:{port}")))
-}
-
-/// Models of which a gateway says something else than before.
-fn differing(before: Option<&GatewayReport>, now: &GatewayReport) -> Vec<String> {
-    let order = |report: &GatewayReport, model: &str| {
-        let table = report.models.get(model)?.table.as_ref()?;
-        Some(table.order)
-    };
-    let serving = |report: &GatewayReport| -> Vec<(String, bool, Vec<String>)> {
-        let of = |(name, worker): (&String, &weir_rollout::report::WorkerReport)| {
-            (
-                name.clone(),
-                worker.connected && !worker.draining,
-                worker.digests.clone(),
-            )
-        };
-        report.workers.iter().map(of).collect()
-    };
-    let Some(before) = before else {
-        return now.models.keys().cloned().collect();
-    };
-    let all = serving(before) != serving(now);
-    let is_other = |model: &&String| all || order(before, model) != order(now, model);
-    now.models.keys().filter(is_other).cloned().collect()
 }
 
 /// A model's name in a query.

@@ -32,6 +32,13 @@ struct Entry {
     failures: u32,
 }
 
+/// How long to wait after so many failures in a row: longer each time. `jitter`, between 0 and 1000, spreads what failed together.
+pub fn pause_after(failures: u32, jitter: u32) -> Duration {
+    let doubled = FIRST_PAUSE * 2_u32.pow(failures.clamp(1, 16) - 1);
+    let pause = doubled.min(LONGEST_PAUSE);
+    pause / 2 + pause / 2 * jitter.min(1000) / 1000
+}
+
 /// What a look came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -39,6 +46,8 @@ pub enum Outcome {
     Quiet,
     /// Look again after this long.
     Again(Duration),
+    /// A part of it failed, which has a pace of its own; the rest is done again after this long.
+    Hampered(Duration),
     /// It failed.
     Failed,
     /// The key is gone.
@@ -91,17 +100,15 @@ impl<K: Ord + Clone> Queue<K> {
                 entry.failures = 0;
                 return;
             }
-            Outcome::Again(pause) => {
+            Outcome::Again(pause) | Outcome::Hampered(pause) => {
                 entry.failures = 0;
                 pause
             }
             Outcome::Failed => {
                 entry.failures += 1;
-                let doubled = FIRST_PAUSE * 2_u32.pow(entry.failures.min(16) - 1);
-                let pause = doubled.min(LONGEST_PAUSE);
                 // What happens meanwhile must not make a loop out of a failure.
                 entry.due = None;
-                pause / 2 + pause / 2 * jitter.min(1000) / 1000
+                pause_after(entry.failures, jitter)
             }
         };
         let due = now + pause;

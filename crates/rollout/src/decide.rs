@@ -44,7 +44,7 @@ pub struct Input<'a> {
 }
 
 /// What follows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// The next record, to be created before anything it says is done.
     pub record: Option<Record>,

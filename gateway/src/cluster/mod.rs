@@ -28,7 +28,7 @@ use weir_api::{
     GpuPool, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGER, TenantQuota, ValidTenantQuota,
     Validate as _,
 };
-use weir_rollout::routing::Table;
+use weir_rollout::routing::{Table, TableOrder};
 use weir_telemetry::Readiness;
 use weir_telemetry::admin::Action;
 
@@ -43,6 +43,10 @@ use crate::settings::Settings;
 const GATHER: Duration = Duration::from_millis(20);
 /// How often Secrets are read: they are not watched, so that one that nobody names is never seen.
 const SECRETS_EVERY: Duration = Duration::from_secs(10);
+/// How long reading them may take: an API server that hangs must hold up nothing else.
+const SECRETS_WITHIN: Duration = Duration::from_secs(5);
+/// How long whoever hands a table over waits until it is in force; he asks later where it takes longer.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(1);
 /// The ConfigMap with settings of the whole gateway.
 const SETTINGS: &str = "weir-gateway";
 
@@ -70,6 +74,8 @@ struct Inner {
     client: Client,
     namespace: String,
     changed: Arc<Notify>,
+    /// Something was applied.
+    applied: Notify,
     pools: Store<GpuPool>,
     quotas: Store<TenantQuota>,
     plans: Store<ConfigMap>,
@@ -119,6 +125,7 @@ impl Cluster {
             ready: Mutex::default(),
             in_force: Mutex::default(),
             changed: Arc::clone(&changed),
+            applied: Notify::new(),
             namespace: namespace.clone(),
             client: client.clone(),
         })))
@@ -130,46 +137,72 @@ impl Cluster {
         Arc::new(move |digest| this.0.texts.has(digest))
     }
 
-    /// What the operator may hand over on the admin port: tables, by `POST /tables`.
-    pub(crate) fn actions(&self) -> BTreeMap<&'static str, Action> {
-        let this = self.clone();
+    /// What the operator may hand over on the admin port: tables, by `POST /tables`. The answer comes when the table is in force.
+    pub(crate) fn actions(&self, gateway: &Gateway) -> BTreeMap<&'static str, Action> {
+        let (this, gateway) = (self.clone(), gateway.clone());
         let push = Action(Arc::new(move |body: Bytes| {
-            let this = this.clone();
-            let answer = tokio::task::spawn_blocking(move || this.take(&body));
-            Box::pin(async move { answer.await.map_err(|error| error.to_string())? })
+            let (this, gateway) = (this.clone(), gateway.clone());
+            Box::pin(async move { this.take(body, &gateway).await })
         }));
         BTreeMap::from([("/tables", push)])
     }
 
-    fn take(&self, body: &Bytes) -> Result<String, String> {
-        let pushed: Pushed = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let is_new = self
-            .0
-            .book
-            .offer([(pushed.model, pushed.table)])
+    async fn take(&self, body: Bytes, gateway: &Gateway) -> Result<String, String> {
+        let Pushed { model, table } =
+            serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let (this, order, name) = (self.clone(), table.order, model.clone());
+        // It is synced to the disk.
+        let taken = tokio::task::spawn_blocking(move || this.0.book.offer([(name, table)])).await;
+        let is_new = taken
+            .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
         if is_new {
             self.0.changed.notify_one();
         }
-        Ok(serde_json::json!({"taken": is_new}).to_string())
+        let in_force = self.in_force(gateway, &model, order);
+        let is_in_force = tokio::time::timeout(IN_FORCE_WITHIN, in_force)
+            .await
+            .is_ok();
+        Ok(serde_json::json!({"taken": is_new, "inForce": is_in_force}).to_string())
+    }
+
+    /// Waits until a table of this order, or a later one, is in force.
+    async fn in_force(&self, gateway: &Gateway, model: &str, order: TableOrder) {
+        loop {
+            let applied = self.0.applied.notified();
+            let now = gateway.acknowledged(model);
+            if now.is_some_and(|(now, _)| now >= order) {
+                return;
+            }
+            applied.await;
+        }
     }
 
     /// Applies a snapshot whenever something changes, for ever.
     pub(crate) async fn follow(self, gateway: Gateway, readiness: Readiness) {
         self.listed().await;
-        let mut basis = String::new();
-        let mut secrets_due = tokio::time::Instant::now();
+        self.read_secrets().await;
+        tokio::join!(self.keep_secrets(), self.keep_applied(gateway, readiness));
+    }
+
+    async fn keep_secrets(&self) {
         loop {
-            if secrets_due <= tokio::time::Instant::now() {
-                self.read_secrets().await;
-                secrets_due = tokio::time::Instant::now() + SECRETS_EVERY;
-            }
+            tokio::time::sleep(SECRETS_EVERY).await;
+            self.read_secrets().await;
+            self.0.changed.notify_one();
+        }
+    }
+
+    async fn keep_applied(&self, gateway: Gateway, readiness: Readiness) {
+        let mut basis = String::new();
+        loop {
             let this = self.clone();
             // Reads tokenizers, hashes them, and syncs tables to the disk.
             let made = tokio::task::spawn_blocking(move || this.snapshot()).await;
             match made {
                 Ok(Ok((now, snapshot))) if now != basis => {
                     gateway.apply(snapshot);
+                    self.0.applied.notify_waiters();
                     basis = now;
                     readiness.set_ready("snapshot");
                 }
@@ -221,8 +254,15 @@ impl Cluster {
         valid
     }
 
-    /// Reads the Secrets that quotas name; one that cannot be read stays as it was.
+    /// Reads the Secrets that quotas name; what cannot be read stays as it was.
     async fn read_secrets(&self) {
+        let read = tokio::time::timeout(SECRETS_WITHIN, self.read_named_secrets()).await;
+        if read.is_err() {
+            tracing::warn!("the API server does not answer; keys stay as they were");
+        }
+    }
+
+    async fn read_named_secrets(&self) {
         let quotas = self.quotas();
         let keys = quotas
             .iter()

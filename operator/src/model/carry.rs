@@ -28,7 +28,7 @@ pub(super) fn lease_name(pool: &str) -> String {
 }
 
 impl Models {
-    pub(super) async fn carry_out(
+    pub(super) async fn carry_out_effects(
         &self,
         look: &mut Look<'_>,
         memory: &mut Memory,
@@ -39,8 +39,8 @@ impl Models {
         };
         for effect in effects {
             match effect {
-                // The verifier is asked at each look.
-                Effect::Verify(_) => {}
+                // The verifier is asked at each look, and a table goes out as soon as it is decided.
+                Effect::Verify(_) | Effect::Push { .. } => {}
                 Effect::Scale {
                     id,
                     replicas,
@@ -61,9 +61,6 @@ impl Models {
                         .await?;
                     // What caches still show of it is not to be put right.
                     look.view.children.remove(&id);
-                }
-                Effect::Push { table, gateways } => {
-                    self.gateways.push(look.model, &table, &gateways).await;
                 }
                 Effect::AcquireLease(attempt) => self.acquire(look, &attempt).await?,
                 Effect::ReleaseLease => self.release(look).await?,
@@ -216,7 +213,7 @@ impl Models {
     }
 
     /// While it is unknown who leads, the API server being away, only one thing is done: new runs leave a version that breached.
-    pub(super) async fn judge_without_a_record(&self, look: &mut Look<'_>, memory: &mut Memory) {
+    pub(super) fn judge_without_a_record(&self, look: &Look<'_>, memory: &mut Memory) {
         if look
             .view
             .log
@@ -225,11 +222,11 @@ impl Models {
         {
             return;
         }
-        self.push_emergency(look, memory).await;
+        self.push_emergency(look, memory);
     }
 
     /// Sends everything to the recorded rollback version if that is what is decided and cannot be written down.
-    pub(super) async fn push_emergency(&self, look: &Look<'_>, memory: &mut Memory) {
+    pub(super) fn push_emergency(&self, look: &Look<'_>, memory: &mut Memory) {
         if memory.emergency.is_none() {
             let decision = self.decision(look, memory);
             let head = look.view.log.last();
@@ -252,10 +249,10 @@ impl Models {
         });
         let behind: Vec<String> = behind.map(|gateway| gateway.name.clone()).collect();
         if !behind.is_empty() {
-            let took = self.gateways.push(look.model, table, &behind).await;
+            self.gateways.push(look.model, table, &behind);
             tracing::warn!(
                 model = look.model,
-                took,
+                gateways = behind.len(),
                 "new runs return to the rollback version; the record follows when it can be written"
             );
         }

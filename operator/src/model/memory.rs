@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use weir_rollout::decide::{ReplicaView, Request, Withdrawn};
+use weir_rollout::decide::{Note, ReplicaView, Request, Withdrawn};
 use weir_rollout::evidence::{Ledger, ShadowLedger};
 use weir_rollout::routing::{Table, TableOrder};
 use weir_rollout::{Record, Stamp, VersionId};
+
+use crate::queue::pause_after;
 
 /// Tables whose evidence is kept.
 const KEPT_TABLES: u64 = 8;
@@ -42,6 +44,25 @@ struct Times {
     drain_since: Option<Instant>,
 }
 
+/// A version on its way out, for what gateways counted.
+#[derive(Clone, Debug)]
+pub struct Leaving {
+    /// The table that takes it back.
+    pub order: TableOrder,
+    /// Since when what decided it may have been there.
+    pub since: Instant,
+    /// How many answers each gateway had given when it was decided.
+    pub answers: BTreeMap<String, u64>,
+}
+
+/// What a head asks for and cannot be done.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    head: Option<Stamp>,
+    failures: u32,
+    until: Instant,
+}
+
 /// One model's memory.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -49,8 +70,12 @@ pub struct Memory {
     pub ledger: Ledger,
     /// What they counted in the shadow.
     pub shadow: ShadowLedger,
-    /// The table that takes a version back, until every gateway routes by it, and since when what decided it may have been there.
-    pub leaving: Option<(TableOrder, Instant)>,
+    /// The table that takes a version back, until every gateway routes by it.
+    pub leaving: Option<Leaving>,
+    /// What was decided and is not told yet.
+    pub news: Vec<Note>,
+    /// What cannot be carried out, and since when.
+    trouble: Option<Trouble>,
     /// Everything to the rollback version, while the record that says so cannot be written.
     pub emergency: Option<Table>,
     /// Records written here that the cache has not shown yet.
@@ -101,6 +126,29 @@ impl Memory {
                 times.exits_before = u32::MAX;
             }
         }
+    }
+
+    /// Whether what a head asks for is to be tried now: always at first, later and later while it fails.
+    pub fn may_carry_out(&self, head: Option<Stamp>, now: Instant) -> bool {
+        let rests = |trouble: Trouble| trouble.head == head && now < trouble.until;
+        !self.trouble.is_some_and(rests)
+    }
+
+    /// It could not be done.
+    pub fn failed(&mut self, head: Option<Stamp>, jitter: u32, now: Instant) {
+        let before = self.trouble.filter(|trouble| trouble.head == head);
+        let failures = before.map_or(0, |trouble| trouble.failures) + 1;
+        let until = now + pause_after(failures, jitter);
+        self.trouble = Some(Trouble {
+            head,
+            failures,
+            until,
+        });
+    }
+
+    /// It was done.
+    pub fn carried_out(&mut self) {
+        self.trouble = None;
     }
 
     /// Takes in what is seen of the children now.
@@ -297,6 +345,24 @@ mod tests {
         assert_eq!(memory.withdrawn(at(6))[0].absent_ms, 6_000);
         memory.note_absence(vec![id()], |_| true, at(7));
         assert!(memory.withdrawn(at(7)).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_done_waits_longer_each_time_until_another_head_asks_for_something_else() {
+        let (mut memory, now) = (Memory::default(), Instant::now());
+        let head = |revision| Some(Stamp { epoch: 1, revision });
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            memory.failed(head(1), 1000, now);
+            let waits = |ms: &u64| !memory.may_carry_out(head(1), now + Duration::from_millis(*ms));
+            pauses.push((0..5_000).find(|ms| !waits(ms)));
+        }
+        assert_eq!(pauses, [Some(200), Some(400), Some(800)]);
+        assert!(memory.may_carry_out(head(2), now), "a new one is tried");
+        memory.failed(head(2), 1000, now);
+        assert!(memory.may_carry_out(head(2), now + Duration::from_millis(200)));
+        memory.carried_out();
+        assert!(memory.may_carry_out(head(2), now));
     }
 
     #[test]

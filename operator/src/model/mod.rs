@@ -21,17 +21,17 @@ use std::time::Instant;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use weir_manifest::TrustPolicySpec;
-use weir_rollout::decide::{Decision, Note, VersionSpec};
+use weir_rollout::decide::{Decision, Effect, Note, VersionSpec};
 use weir_rollout::record::rebuild;
-use weir_rollout::routing::TableOrder;
 use weir_rollout::{Input, Record, decide};
 
 use self::build::Shape;
-use self::memory::Memory;
+use self::memory::{Leaving, Memory};
 pub(crate) use self::view::VersionSeen;
 use self::view::View;
 use crate::apply::{Applier, ApplyError};
 use crate::board::Board;
+use crate::controllers::jitter;
 use crate::events::Events;
 use crate::figures::{Figures, begins_rollback};
 use crate::gateways::{Gateways, TICK};
@@ -144,30 +144,33 @@ impl Models {
         }
         self.note(&look, &mut memory).await;
         self.time_rollback(&look, &mut memory);
-        self.complain(&look, &mut memory).await;
         if role == Role::Lapsed {
-            self.judge_without_a_record(&mut look, &mut memory).await;
+            self.judge_without_a_record(&look, &mut memory);
             return Ok(Outcome::Again(TICK));
         }
-        let status = match self.decide(&mut look, &mut memory).await {
-            Ok(status) => status,
-            Err(error) => return self.settle(&look, &mut memory, error).await,
+        let decision = match self.decide(&mut look, &mut memory).await {
+            Ok(decision) => decision,
+            Err(error) => return self.settle(&look, &mut memory, error),
         };
-        let due = match self.settled(&look, &status, &mut memory).await {
+        let head = look.view.log.last();
+        let (stamp, is_moving) = (
+            head.map(|head| head.stamp),
+            head.is_some_and(|head| head.attempt.is_some()),
+        );
+        self.board.serves(model, &look.pool, head);
+        self.figures.show(model, &decision.status);
+        self.gateways.watch(model, is_moving);
+        if is_moving && !memory.may_carry_out(stamp, Instant::now()) {
+            return Ok(Outcome::Again(TICK));
+        }
+        let due = match self.carry_out(&mut look, &mut memory, decision).await {
             Ok(due) => due,
             Err(source) => {
                 let error = apply_error(model, source);
-                return self.settle(&look, &mut memory, error).await;
+                return self.settle(&look, &mut memory, error);
             }
         };
-        self.board.serves(model, &look.pool, look.view.log.last());
-        self.figures.show(model, &status);
-        let is_moving = look
-            .view
-            .log
-            .last()
-            .is_some_and(|head| head.attempt.is_some());
-        self.gateways.watch(model, is_moving);
+        memory.carried_out();
         let is_waiting = is_moving || memory.is_in_grace(Instant::now());
         Ok(match (is_waiting, due) {
             (true, _) => Outcome::Again(TICK),
@@ -176,22 +179,28 @@ impl Models {
         })
     }
 
-    /// What follows a decision: children as they should be, and what is told; after how long there is more to tell.
-    async fn settled(
+    /// What follows a decision: what the head asks for, children as they should be, and what is told; after how long there is more to tell.
+    async fn carry_out(
         &self,
-        look: &Look<'_>,
-        status: &[weir_rollout::decide::VersionStatus],
+        look: &mut Look<'_>,
         memory: &mut Memory,
+        decision: Decision,
     ) -> Result<Option<std::time::Duration>, ApplyError> {
+        self.complain(look, memory).await;
+        for note in std::mem::take(&mut memory.news) {
+            self.events.on_note(&look.view.versions, &note).await;
+        }
+        self.carry_out_effects(look, memory, decision.effects)
+            .await?;
         let contested = self.shape(look, memory).await?;
-        let due = self.tell(look, status, &contested).await?;
+        let due = self.tell(look, &decision.status, &contested).await?;
         // What was left to its other writer for now is put right after a while, whether or not anything happens.
         let again = (!contested.is_empty()).then_some(CONTESTED_AGAIN);
         Ok(due.into_iter().chain(again).min())
     }
 
     /// What to do about a failure: another operator's record is read, a breach does not wait for an API server.
-    async fn settle(
+    fn settle(
         &self,
         look: &Look<'_>,
         memory: &mut Memory,
@@ -209,7 +218,7 @@ impl Models {
             } => Ok(Outcome::Again(TICK)),
             LookError::Apply { source, .. } if source.is_race() => Ok(Outcome::Again(TICK)),
             LookError::Append { .. } => {
-                self.push_emergency(look, memory).await;
+                self.push_emergency(look, memory);
                 tracing::warn!(
                     model = look.model,
                     error = &error as &dyn std::error::Error,
@@ -217,7 +226,21 @@ impl Models {
                 );
                 Ok(Outcome::Again(TICK))
             }
-            LookError::Apply { .. } => Err(error),
+            LookError::Apply { .. } => {
+                let head = look.view.log.last();
+                let is_moving = head.is_some_and(|head| head.attempt.is_some());
+                if !is_moving {
+                    return Err(error);
+                }
+                // What fails is tried later and later; whoever is on trial is judged all the same.
+                memory.failed(head.map(|head| head.stamp), jitter(), Instant::now());
+                tracing::warn!(
+                    model = look.model,
+                    error = &error as &dyn std::error::Error,
+                    "a look failed; what it was to do waits, and the version on trial is judged meanwhile"
+                );
+                Ok(Outcome::Hampered(TICK))
+            }
         }
     }
 
@@ -232,12 +255,13 @@ impl Models {
         })
     }
 
-    /// Decides until nothing is left to decide now, and carries out what the last head asks for.
+    /// Decides until nothing is left to decide now; what the last head asks for. Its table is on its way when this returns: nothing that
+    /// may take long or fail comes before it.
     async fn decide(
         &self,
         look: &mut Look<'_>,
         memory: &mut Memory,
-    ) -> Result<Vec<weir_rollout::decide::VersionStatus>, LookError> {
+    ) -> Result<Decision, LookError> {
         let witnesses = look.view.witnesses(look.model, &self.world);
         let head = look.view.log.last().cloned().unwrap_or_else(Record::empty);
         if witnesses.contradict(&head) {
@@ -252,15 +276,13 @@ impl Models {
         }
         for _ in 0..MAX_ROUNDS {
             let decision = self.decision(look, memory);
-            let Some(record) = decision.record else {
-                self.carry_out(look, memory, decision.effects)
-                    .await
-                    .map_err(|source| apply_error(look.model, source))?;
-                return Ok(decision.status);
+            let Some(record) = &decision.record else {
+                self.push(look.model, &decision);
+                return Ok(decision);
             };
-            self.write(look, memory, &record, decision.note.as_ref())
-                .await?;
-            if let Some(note) = &decision.note {
+            let note = decision.note.clone();
+            self.write(look, memory, record, note.as_ref()).await?;
+            if let Some(note) = &note {
                 tracing::info!(
                     model = look.model,
                     version = note.version,
@@ -268,14 +290,23 @@ impl Models {
                     message = note.message,
                     "decided"
                 );
-                self.events.on_note(&look.view.versions, note).await;
             }
+            // People are told when gateways were.
+            memory.news.extend(note);
         }
         tracing::error!(
             model = look.model,
             "decisions do not come to rest; this is a fault in Weir"
         );
-        Ok(Vec::new())
+        Ok(Decision::default())
+    }
+
+    fn push(&self, model: &str, decision: &Decision) {
+        for effect in &decision.effects {
+            if let Effect::Push { table, gateways } = effect {
+                self.gateways.push(model, table, gateways);
+            }
+        }
     }
 
     async fn write(
@@ -309,15 +340,23 @@ impl Models {
 }
 
 impl Look<'_> {
-    /// The table that takes a version back for what gateways counted, and since when that may have been there: after each had been asked
-    /// the last time but one.
-    fn leaving(&self, record: &Record) -> Option<(TableOrder, Instant)> {
+    /// A version that is taken back for what gateways counted. What did it may have been there since each had been asked the last time
+    /// but one.
+    fn leaving(&self, record: &Record) -> Option<Leaving> {
         let ending = record.attempt.as_ref()?.ending.as_ref()?;
         let order = record.routing.as_ref()?.order;
         let routed = self.view.log.last()?.routing.as_ref()?.order;
-        let asked = self.view.gateways.iter().filter_map(|heard| heard.asked[0]);
+        let gateways = &self.view.gateways;
+        let asked = gateways.iter().filter_map(|heard| heard.asked[0]);
         let since = asked.min()?;
-        (ending.reason == BREACHED && order != routed).then_some((order, since))
+        let answers = gateways
+            .iter()
+            .map(|heard| (heard.name.clone(), heard.answers));
+        (ending.reason == BREACHED && order != routed).then(|| Leaving {
+            order,
+            since,
+            answers: answers.collect(),
+        })
     }
 }
 

@@ -125,22 +125,31 @@ impl Models {
 
     /// Once every gateway routes by the table that takes a version back: how long that took, by the clock of the last one.
     pub(super) fn time_rollback(&self, look: &Look<'_>, memory: &mut Memory) {
-        let Some((order, since)) = memory.leaving else {
+        let Some(leaving) = &memory.leaving else {
             return;
         };
         let applied = |heard: &Heard| {
             let (report, at) = heard.report.as_ref()?;
             let of_model = report.models.get(look.model)?;
-            let is_applied = of_model.table.as_ref()?.order >= order;
+            let is_applied = of_model.table.as_ref()?.order >= leaving.order;
             let age = Duration::from_millis(of_model.age_ms);
-            is_applied.then(|| at.checked_sub(age).unwrap_or(*at))
+            let before = leaving.answers.get(&heard.name).copied().unwrap_or(0);
+            let turned = heard.turned.get(look.model).copied().unwrap_or(0);
+            let answers = turned.saturating_sub(before);
+            is_applied.then(|| (at.checked_sub(age).unwrap_or(*at), answers))
         };
-        let all: Option<Vec<Instant>> = look.view.gateways.iter().map(applied).collect();
-        if let Some(last) = all.and_then(|all| all.into_iter().max()) {
-            let took = last.saturating_duration_since(since);
-            self.figures.rolled_back(look.model, took);
-            memory.leaving = None;
-        }
+        let all: Option<Vec<(Instant, u64)>> = look.view.gateways.iter().map(applied).collect();
+        let Some(all) = all.filter(|all| !all.is_empty()) else {
+            return;
+        };
+        let last = all.iter().map(|(at, _)| *at).max();
+        let took = last.map_or(Duration::ZERO, |last| {
+            last.saturating_duration_since(leaving.since)
+        });
+        let answers = all.iter().map(|(_, answers)| *answers).max();
+        self.figures
+            .rolled_back(look.model, took, answers.unwrap_or(0));
+        memory.leaving = None;
     }
 
     pub(super) fn observe(&self, look: &Look<'_>, memory: &Memory) -> Observation {
