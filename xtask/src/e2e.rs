@@ -18,6 +18,7 @@ cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed
   api     etcd and kube-apiserver (the default of `up`); needs Go
   chart   Helm and the interpreter of Argo CD; needs Go
   chart-full   the older Helm, kubeconform and kube-score; needs Go
+  places  a registry and an S3 server, that models are fetched from; needs Go
   scale   a thousand versions on nodes that kwok plays; needs Go
   node    real pods, from images made of the three Dockerfiles; needs Go, root and Debian (packages are installed)
 ";
@@ -93,11 +94,16 @@ pub(crate) fn ready(extent: Extent) -> Vec<Layer> {
     };
     // The programs of a node take more than six minutes to build on a cold machine.
     let layers: &[Layer] = match extent {
+        // Where they were built before, the places cost seconds; building them takes minutes.
+        Extent::Usual if Binaries::find(Layer::Places).is_ok() => {
+            &[Layer::Api, Layer::Chart, Layer::Places]
+        }
         Extent::Usual => &[Layer::Api, Layer::Chart],
         Extent::Full => &[
             Layer::Api,
             Layer::Chart,
             Layer::ChartFull,
+            Layer::Places,
             Layer::Scale,
             Layer::Node,
         ],

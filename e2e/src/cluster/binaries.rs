@@ -101,6 +101,18 @@ pub const MODULES: &[Module] = &[
         ],
     },
     Module {
+        folder: "places",
+        ldflags: "-s -w",
+        tags: "",
+        programs: &[
+            (
+                "registry",
+                "github.com/distribution/distribution/v3/cmd/registry",
+            ),
+            ("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
+        ],
+    },
+    Module {
         folder: "kube-score",
         ldflags: "-s -w",
         tags: "",
@@ -121,16 +133,19 @@ pub enum Layer {
     Chart,
     /// The older Helm, and what judges what a chart renders.
     ChartFull,
+    /// A registry and an S3 server, that models are fetched from.
+    Places,
 }
 
 impl Layer {
     /// All layers, the cheapest first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Api,
         Self::Node,
         Self::Scale,
         Self::Chart,
         Self::ChartFull,
+        Self::Places,
     ];
 
     /// Its name in the command line and in `WEIR_CLUSTER_LAYERS`.
@@ -141,6 +156,7 @@ impl Layer {
             Self::Scale => "scale",
             Self::Chart => "chart",
             Self::ChartFull => "chart-full",
+            Self::Places => "places",
         }
     }
 
@@ -156,7 +172,7 @@ impl Layer {
     pub fn check(self) -> Result<()> {
         match self {
             Self::Node => tools::check(),
-            Self::Api | Self::Chart | Self::ChartFull | Self::Scale => Ok(()),
+            Self::Api | Self::Chart | Self::ChartFull | Self::Places | Self::Scale => Ok(()),
         }
     }
 
@@ -187,6 +203,7 @@ impl Layer {
             ],
             Self::Chart => &["helm", "glua"],
             Self::ChartFull => &["helm", "helm3", "kubeconform", "kube-score"],
+            Self::Places => &["registry", "versitygw"],
         }
     }
 }

@@ -64,6 +64,12 @@ fn make_children(kubectl: &Kubectl) {
             &json!({"spec": {"selector": selector, "template": pod}}),
         ),
         child("ConfigMap", "v1", &json!({})),
+        // Who exchanges replicas in a pool.
+        child(
+            "Lease",
+            "coordination.k8s.io/v1",
+            &json!({"spec": {"holderIdentity": "a tiny-chat"}}),
+        ),
         child(
             "Service",
             "v1",
@@ -147,6 +153,7 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_leaves_what_is_the_users(
         .unwrap();
     assert_eq!(secret(), password, "another password than the volume's");
     assert!(exists(&plane, "hpa/weir-gateway") && exists(&plane, "configmap/weir-dashboard"));
+    helm_test(kubectl, &helm.render(&[]).unwrap());
     make_children(kubectl);
     uninstall(&plane, &helm.render(&[]).unwrap());
     helm.run(&["uninstall", "weir", "--namespace", SPACE, "--no-hooks"])
@@ -180,6 +187,64 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_leaves_what_is_the_users(
     assert_eq!(secret(), password);
 }
 
+/// `helm test`: its pod's commands do as its account, once both programs are there; before that they do not.
+fn helm_test(kubectl: &Kubectl, rendered: &[Value]) {
+    let hooks = rendered
+        .iter()
+        .filter(|object| object["metadata"]["annotations"]["helm.sh/hook"] == "test");
+    let (pods, rights): (Vec<&Value>, Vec<&Value>) =
+        hooks.partition(|object| object["kind"] == "Pod");
+    for right in &rights {
+        kubectl.apply("helm", right).unwrap();
+    }
+    let [pod] = pods[..] else {
+        unreachable!("one pod tests")
+    };
+    // Helm would make it so.
+    kubectl.apply("helm", pod).unwrap();
+    let waits = pod["spec"]["initContainers"][0]["args"].as_array().unwrap();
+    let waits: Vec<&str> = waits.iter().filter_map(Value::as_str).collect();
+    let soon = waits.iter().map(|one| match *one {
+        "--timeout=120s" => "--timeout=1s",
+        other => other,
+    });
+    let user = format!("system:serviceaccount:{SPACE}:weir-test");
+    let soon: Vec<&str> = soon.filter(|one| !one.starts_with("--cache-dir")).collect();
+    let early = kubectl.as_user(&user).say(&soon, None).unwrap();
+    assert!(
+        !early.ok && early.err.contains("timed out"),
+        "{}",
+        early.err
+    );
+    for name in ["weir-operator", "weir-gateway"] {
+        let deployment = kubectl
+            .get(&[&format!("deployment/{name}"), "-n", SPACE])
+            .unwrap();
+        let replicas = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
+        let status = json!({
+            "observedGeneration": deployment["metadata"]["generation"], "replicas": replicas, "updatedReplicas": replicas,
+            "readyReplicas": replicas, "availableReplicas": replicas,
+        });
+        set_status(kubectl, &format!("deployment/{name}"), SPACE, &status);
+    }
+    play(kubectl, "weir-test", &pod["spec"]);
+    let kinds = rights.into_iter().chain([pod]);
+    for object in kinds {
+        let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
+        let (kind, name) = (kind.as_str().unwrap(), name.as_str().unwrap());
+        let delete = [
+            "delete",
+            kind,
+            name,
+            "-n",
+            SPACE,
+            "--grace-period=0",
+            "--force",
+        ];
+        kubectl.run(&delete).unwrap();
+    }
+}
+
 /// The hook: its rights are made, its pod's commands are run as its account, and nothing of the operator's is left.
 fn uninstall(plane: &ControlPlane, rendered: &[Value]) {
     let kubectl = plane.kubectl();
@@ -202,6 +267,7 @@ fn uninstall(plane: &ControlPlane, rendered: &[Value]) {
         "service",
         "networkpolicy",
         "poddisruptionbudget",
+        "lease",
     ] {
         let name = format!("{kind}/weir-tiny-chat-v2-0");
         assert!(!exists(plane, &name), "{name} is still there");
