@@ -74,5 +74,5 @@ fn the_objects_in_the_documents_are_objects() {
         object.validate().unwrap();
     }
     let references = blocks("rollouts.md", "json");
-    assert_eq!(Reference::parse(references[0].as_bytes()).unwrap().len(), 3);
+    assert_eq!(Reference::parse(references[0].as_bytes()).unwrap().len(), 4);
 }
