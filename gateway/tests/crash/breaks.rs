@@ -9,7 +9,7 @@ use crate::world::{End, World};
 
 /// Crashes before the verdict, and how often the verdict is asked for: chance decides when a break shows.
 const LIVES: u64 = 6;
-const MACHINES: u64 = 6;
+const MACHINES: u64 = 30;
 
 #[test]
 fn every_deliberate_break_turns_the_harness_red_under_its_own_letter() {
