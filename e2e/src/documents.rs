@@ -96,6 +96,16 @@ pub fn unmarked(page: &str) -> std::io::Result<Vec<String>> {
         .collect())
 }
 
+/// The content of each fenced block of a kind.
+///
+/// # Errors
+/// The page cannot be read.
+pub fn blocks(page: &str, kind: &str) -> std::io::Result<Vec<String>> {
+    let text = std::fs::read_to_string(repository().join(page))?;
+    let of_kind = in_blocks(&text).filter(|(of, _)| *of == kind);
+    Ok(of_kind.map(|(_, block)| format!("{block}\n")).collect())
+}
+
 /// Kind and content of each fenced block.
 fn in_blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
     // Every second piece lies between two fences.

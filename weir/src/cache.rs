@@ -62,7 +62,8 @@ fn default_folder() -> Option<PathBuf> {
     Some(caches.join("weir/models"))
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
+/// A number of bytes of a command line: `5Gi`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     QuantityText::Text(text.to_owned())
         .bytes()
         .map_err(|error| error.to_string())

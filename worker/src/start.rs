@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use weir_protocol::worker::LoadedModel;
-use weir_scheduler::{Limits, Scheduler, cache_identity};
+use weir_scheduler::{Scheduler, cache_identity};
 use weir_telemetry::admin::Admin;
 use weir_telemetry::{Metrics, Readiness};
 
@@ -201,17 +201,10 @@ fn assemble(
     } = loaded;
     let device = backend.limits();
     let grammars = tokenizer.table().is_exact();
-    let limits = Limits {
-        blocks: device.blocks,
-        block_tokens: device.block_tokens,
-        max_running: device.max_running,
-        max_batch_tokens: device.max_batch_tokens,
-        context_tokens: device.context_tokens,
-    };
     // Precision of weights and KV are those of this process's one backend, and the key is this process's own, so the digest of
     // the version is all that tells two caches apart.
     let identity = cache_identity(&[("version", version_digest.as_bytes())]);
-    let mut config = weir_scheduler::Config::new(limits, random()?, identity);
+    let mut config = weir_scheduler::Config::new(device.plan(), random()?, identity);
     config.max_waiting = max_waiting;
     config.max_drafts = draft_tokens.min(device.max_drafts);
     let scheduler = Scheduler::new(config).map_err(|error| WorkerError::Limits {

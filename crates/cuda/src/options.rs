@@ -1,6 +1,6 @@
 //! What the backend may use, and what follows for its limits.
 
-use weir_model::backend::BackendLimits;
+use weir_model::backend::{BackendLimits, check_sizes};
 use weir_model::config::ModelConfig;
 
 use crate::CudaError;
@@ -58,57 +58,30 @@ pub(crate) fn limits(
             return Err(CudaError::Unsupported { what, value, why });
         }
     }
-    for (option, value, is_right, why) in [
-        (
-            "block_tokens",
-            options.block_tokens,
-            options.block_tokens > 0
-                && options.block_tokens.is_multiple_of(16)
-                && options.block_tokens <= 1024,
-            "must be a multiple of 16 up to 1024",
-        ),
-        (
-            "max_running",
-            options.max_running,
-            (1..=4096).contains(&options.max_running),
-            "must be from 1 to 4096",
-        ),
-        (
-            "max_batch_tokens",
-            options.max_batch_tokens,
-            (1..=1 << 16).contains(&options.max_batch_tokens),
-            "must be from 1 to 65536",
-        ),
-    ] {
-        if !is_right {
-            let (value, why) = (u64::from(value), why.to_owned());
-            return Err(CudaError::Option { option, value, why });
-        }
-    }
+    let refuse = |option, value, why: String| CudaError::Option { option, value, why };
+    check_sizes(
+        options.block_tokens,
+        options.max_running,
+        options.max_batch_tokens,
+    )
+    .map_err(|bad| refuse(bad.option, bad.value, bad.why.to_owned()))?;
     let (cells, scale) = cell_bytes(options.cache, config.head_dim);
     let positions = u64::from(options.block_tokens) * config.layer_count as u64;
     let block_bytes = 2 * positions * config.kv_head_count as u64 * (cells + scale);
     let blocks = options.kv_bytes / block_bytes;
     // A place in a layer is a 32-bit number in the kernels.
     if blocks == 0 || blocks * u64::from(options.block_tokens) >= 1 << 31 {
-        return Err(CudaError::Option {
-            option: "kv_bytes",
-            value: options.kv_bytes,
-            why: format!(
-                "must hold at least one block of {block_bytes} bytes and fewer than 2^31 positions"
-            ),
-        });
+        let why = format!(
+            "must hold at least one block of {block_bytes} bytes and fewer than 2^31 positions"
+        );
+        return Err(refuse("kv_bytes", options.kv_bytes, why));
     }
-    let context_tokens = match options.context_tokens {
-        0 => config.context_tokens,
-        tokens => tokens.min(config.context_tokens),
-    };
     Ok(BackendLimits {
         blocks: u32::try_from(blocks).expect("bounded above"),
         block_tokens: options.block_tokens,
         max_running: options.max_running,
         max_batch_tokens: options.max_batch_tokens,
-        context_tokens,
+        context_tokens: config.context_at_most(options.context_tokens),
         kv_bytes: blocks * block_bytes,
         // A step that is started before the one before was read cannot guess what follows.
         max_drafts: 0,

@@ -84,17 +84,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut backend = load_cpu(&files, &options)?;
     println!("load: {:.0} ms", begin.elapsed().as_secs_f64() * 1e3);
     let params = SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
         seed: 1,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logprobs: None,
-        masked_until_min: [].into(),
-        min_tokens: 0,
+        ..SamplingParams::greedy()
     };
     for slot in 0..16 {
         backend.open(SlotId(slot), &params, &[], &[]);

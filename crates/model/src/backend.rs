@@ -4,9 +4,9 @@ mod check;
 
 use std::sync::Arc;
 
-pub use check::{Place, check_batch};
+pub use check::{BadSize, Place, check_batch, check_sizes};
 
-use weir_scheduler::{Batch, SequenceId, SlotId};
+use weir_scheduler::{Batch, Limits, SequenceId, SlotId};
 
 /// How tokens of one sequence are chosen. Validated before it gets here.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +36,23 @@ pub struct SamplingParams {
 }
 
 impl SamplingParams {
+    /// The likeliest token, with every filter and penalty off.
+    pub fn greedy() -> Self {
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logprobs: None,
+            masked_until_min: [].into(),
+            min_tokens: 0,
+        }
+    }
+
     /// Whether any penalty is on; off, tokens need not be counted.
     #[expect(clippy::float_cmp, reason = "exactly these values are off")]
     pub fn is_penalised(&self) -> bool {
@@ -73,6 +90,19 @@ pub struct BackendLimits {
     pub kv_bytes: u64,
     /// Guesses of a row: 0 where it takes none, `u32::MAX` where it takes any number.
     pub max_drafts: u32,
+}
+
+impl BackendLimits {
+    /// The part of them that a scheduler plans by.
+    pub fn plan(&self) -> Limits {
+        Limits {
+            blocks: self.blocks,
+            block_tokens: self.block_tokens,
+            max_running: self.max_running,
+            max_batch_tokens: self.max_batch_tokens,
+            context_tokens: self.context_tokens,
+        }
+    }
 }
 
 /// Which tokens each sequence may sample next, for those whose output follows a grammar.

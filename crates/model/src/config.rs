@@ -90,6 +90,14 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// The longest sequence where no more than `tokens` are asked for; 0 asks for as many as the model was trained for.
+    pub fn context_at_most(&self, tokens: u32) -> u32 {
+        match tokens {
+            0 => self.context_tokens,
+            tokens => tokens.min(self.context_tokens),
+        }
+    }
+
     /// Reads `config.json`. A key that is absent means what the class in `transformers` makes of it.
     ///
     /// # Errors

@@ -7,27 +7,7 @@ use weir_manifest::Reference;
 
 /// The blocks of a language in a document.
 fn blocks(file: &str, language: &str) -> Vec<String> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../docs")
-        .join(file);
-    let text = std::fs::read_to_string(path).unwrap();
-    let mut found = Vec::new();
-    let mut open: Option<String> = None;
-    for line in text.lines() {
-        match &mut open {
-            None if line == format!("```{language}") => open = Some(String::new()),
-            None => {}
-            Some(block) if line == "```" => {
-                found.push(std::mem::take(block));
-                open = None;
-            }
-            Some(block) => {
-                block.push_str(line);
-                block.push('\n');
-            }
-        }
-    }
-    found
+    weir_e2e::documents::blocks(&format!("docs/{file}"), language).unwrap()
 }
 
 /// A part of an object's spec, put over a whole one.

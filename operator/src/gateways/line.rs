@@ -122,12 +122,9 @@ impl Line {
                 let before = heard.report.as_ref().map(|(report, _)| Arc::clone(report));
                 let changed = differing(before.as_deref(), &report);
                 heard.answers += 1;
-                let order = |report: &GatewayReport, model: &str| {
-                    Some(report.models.get(model)?.table.as_ref()?.order)
-                };
                 for model in report.models.keys() {
-                    let known = before.as_ref().and_then(|before| order(before, model));
-                    if order(&report, model) != known {
+                    let known = before.as_ref().and_then(|before| order_of(before, model));
+                    if order_of(&report, model) != known {
                         heard.turned.insert(model.clone(), heard.answers);
                     }
                 }
@@ -146,12 +143,13 @@ impl Line {
     }
 }
 
+/// The order of the table that a gateway has of a model.
+fn order_of(report: &GatewayReport, model: &str) -> Option<TableOrder> {
+    Some(report.models.get(model)?.table.as_ref()?.order)
+}
+
 /// Models of which a gateway says something else than before.
 fn differing(before: Option<&GatewayReport>, now: &GatewayReport) -> Vec<String> {
-    let order = |report: &GatewayReport, model: &str| {
-        let table = report.models.get(model)?.table.as_ref()?;
-        Some(table.order)
-    };
     let serving = |report: &GatewayReport| -> Vec<(String, bool, Vec<String>)> {
         let of = |(name, worker): (&String, &weir_rollout::report::WorkerReport)| {
             (
@@ -166,7 +164,7 @@ fn differing(before: Option<&GatewayReport>, now: &GatewayReport) -> Vec<String>
         return now.models.keys().cloned().collect();
     };
     let all = serving(before) != serving(now);
-    let is_other = |model: &&String| all || order(before, model) != order(now, model);
+    let is_other = |model: &&String| all || order_of(before, model) != order_of(now, model);
     now.models.keys().filter(is_other).cloned().collect()
 }
 

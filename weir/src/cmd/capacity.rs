@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use serde_json::json;
-use weir_api::QuantityText;
 use weir_model::config::ModelConfig;
 use weir_model::gguf::GgufFiles;
 use weir_model::quant::QuantKind;
 use weir_model::{FileSource as _, KvType, OpenFiles, WeightFormat, footprint};
+
+use crate::cache::bytes;
 
 mod plan;
 
@@ -77,11 +78,6 @@ enum Weights {
     Stored,
     Int8,
     Int4,
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    let parsed = QuantityText::Text(text.to_owned()).bytes();
-    parsed.map_err(|error| error.to_string())
 }
 
 /// Runs the command.

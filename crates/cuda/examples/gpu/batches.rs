@@ -1,6 +1,5 @@
 //! Batches made by hand: sequences with blocks of their own.
 
-use weir_model::backend::SamplingParams;
 use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
 
 pub(super) const BLOCK_TOKENS: u32 = 16;
@@ -42,20 +41,4 @@ pub(super) fn batch(pieces: &[Piece], blocks: u32, token: impl Fn(u32, u32) -> u
         batch.blocks.extend(table);
     }
     batch
-}
-
-pub(super) fn greedy() -> SamplingParams {
-    SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logprobs: None,
-        masked_until_min: [].into(),
-        min_tokens: 0,
-    }
 }

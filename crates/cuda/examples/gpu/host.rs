@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 use weir_cuda::idle::Idle;
 use weir_cuda::kernels::CacheType;
 use weir_cuda::{CudaBackend, CudaOptions};
-use weir_model::backend::{Backend, NoMasks};
+use weir_model::backend::{Backend, NoMasks, SamplingParams};
 use weir_model::config::ModelConfig;
 use weir_model::network::Network;
-use weir_scheduler::{
-    Config, Event, Limits, NewSequence, Priority, Scheduler, SequenceId, Verdict,
-};
+use weir_scheduler::{Config, Event, NewSequence, Priority, Scheduler, SequenceId, Verdict};
 
-use super::batches::{BLOCK_TOKENS, greedy};
+use super::batches::BLOCK_TOKENS;
 
 /// Positions of a sequence.
 const CONTEXT: u32 = 2048;
@@ -49,15 +47,7 @@ fn measure(rows: u32) -> Result<[Duration; 2], Box<dyn Error>> {
         context_tokens: CONTEXT,
     };
     let mut backend = CudaBackend::new(Idle::default(), &network, &config, &options)?;
-    let device = backend.limits();
-    let limits = Limits {
-        blocks: device.blocks,
-        block_tokens: device.block_tokens,
-        max_running: device.max_running,
-        max_batch_tokens: device.max_batch_tokens,
-        context_tokens: device.context_tokens,
-    };
-    let mut scheduler = Scheduler::new(Config::new(limits, [1; 32], [2; 32]))?;
+    let mut scheduler = Scheduler::new(Config::new(backend.limits().plan(), [1; 32], [2; 32]))?;
     for id in 0..rows {
         let tokens: Vec<u32> = (0..PROMPT).map(|at| (at * 7 + id) % 1000).collect();
         scheduler.submit(&NewSequence {
@@ -78,7 +68,7 @@ fn measure(rows: u32) -> Result<[Duration; 2], Box<dyn Error>> {
                 if let Event::Started { id, slot, .. } = *event
                     && let Some((prompt, output)) = scheduler.tokens(id)
                 {
-                    backend.open(slot, &greedy(), prompt, output);
+                    backend.open(slot, &SamplingParams::greedy(), prompt, output);
                 }
             }
             let device = backend.ahead().ok_or("it runs no step ahead")?;

@@ -6,12 +6,12 @@ use std::path::Path;
 use weir_cuda::device::{Address, Device, DeviceError, Launch, Product, Properties};
 use weir_cuda::kernels::CacheType;
 use weir_cuda::{CudaBackend, CudaOptions, variant};
-use weir_model::backend::{Backend as _, NoMasks, Sampled};
+use weir_model::backend::{Backend as _, NoMasks, Sampled, SamplingParams};
 use weir_model::{CpuOptions, OpenFiles, WeightFormat, load_cpu, load_network};
 use weir_scheduler::{Batch, SlotId};
 
 use super::Machine;
-use super::batches::{Piece, batch, greedy};
+use super::batches::{Piece, batch};
 
 const SEQUENCES: u32 = 6;
 const BLOCKS: u32 = 4;
@@ -134,9 +134,9 @@ fn model(machine: &Machine, path: &Path) -> Result<f32, Box<dyn Error>> {
     };
     let mut reference = load_cpu(&files, &options)?;
     for slot in (0..SEQUENCES).map(SlotId) {
-        reference.open(slot, &greedy(), &[], &[]);
-        device.open(slot, &greedy(), &[], &[]);
-        anew.open(slot, &greedy(), &[], &[]);
+        reference.open(slot, &SamplingParams::greedy(), &[], &[]);
+        device.open(slot, &SamplingParams::greedy(), &[], &[]);
+        anew.open(slot, &SamplingParams::greedy(), &[], &[]);
     }
     let mut apart = 0.0f32;
     let (mut replayed, mut started): (Vec<Sampled>, Vec<Sampled>) = (Vec::new(), Vec::new());

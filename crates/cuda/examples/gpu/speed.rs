@@ -8,13 +8,13 @@ use weir_cuda::device::{Address, Device as _, Product, ResultType};
 use weir_cuda::gpu::Gpu;
 use weir_cuda::kernels::CacheType;
 use weir_cuda::{CudaBackend, CudaOptions, variant};
-use weir_model::backend::{Backend as _, NoMasks};
+use weir_model::backend::{Backend as _, NoMasks, SamplingParams};
 use weir_model::config::ModelConfig;
 use weir_model::network::Network;
 use weir_scheduler::{Batch, SlotId};
 
 use super::Machine;
-use super::batches::{BLOCK_TOKENS, Piece, batch, greedy};
+use super::batches::{BLOCK_TOKENS, Piece, batch};
 
 /// Positions each sequence has room for.
 const CONTEXT: u32 = 1024;
@@ -80,7 +80,7 @@ pub(super) fn run(machine: &Machine, shapes: &[&str]) -> Result<(), Box<dyn Erro
             begin.elapsed().as_secs_f64()
         );
         for slot in (0..options.max_running).map(SlotId) {
-            backend.open(slot, &greedy(), &[], &[]);
+            backend.open(slot, &SamplingParams::greedy(), &[], &[]);
         }
         let (multiplies, bytes) = size(&config);
         for rows in BATCHES {

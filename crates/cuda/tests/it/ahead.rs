@@ -6,9 +6,7 @@ use weir_cuda::CudaBackend;
 use weir_cuda::kernels::CacheType;
 use weir_model::WeightFormat;
 use weir_model::backend::{Backend, NoMasks};
-use weir_scheduler::{
-    Config, Event, Limits, NewSequence, Priority, Scheduler, SequenceId, Verdict,
-};
+use weir_scheduler::{Config, Event, NewSequence, Priority, Scheduler, SequenceId, Verdict};
 
 use crate::model::{cuda, seeded};
 use crate::shim::Shim;
@@ -17,14 +15,7 @@ use crate::shim::Shim;
 type Outputs = BTreeMap<SequenceId, Vec<u32>>;
 
 pub(crate) fn scheduler(backend: &impl Backend) -> Scheduler {
-    let device = backend.limits();
-    let limits = Limits {
-        blocks: device.blocks,
-        block_tokens: device.block_tokens,
-        max_running: device.max_running,
-        max_batch_tokens: device.max_batch_tokens,
-        context_tokens: device.context_tokens,
-    };
+    let limits = backend.limits().plan();
     Scheduler::new(Config::new(limits, [1; 32], [2; 32])).unwrap()
 }
 

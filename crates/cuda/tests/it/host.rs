@@ -2,14 +2,13 @@
 
 use weir_cuda::CudaBackend;
 use weir_cuda::idle::Idle;
-use weir_model::backend::{Backend, NoMasks};
+use weir_model::backend::{Backend, NoMasks, SamplingParams};
 use weir_model::{WeightFormat, load_network};
 use weir_scheduler::{Event, NewSequence, Priority, Scheduler, SequenceId, Verdict};
 
 use crate::ahead::scheduler;
 use crate::counting::allocations;
 use crate::model::{OPTIONS, files};
-use crate::sample::greedy;
 
 /// Opens and closes what the plan says; returns whether anything was.
 fn settle(scheduler: &Scheduler, backend: &mut impl Backend) -> bool {
@@ -17,7 +16,7 @@ fn settle(scheduler: &Scheduler, backend: &mut impl Backend) -> bool {
         match *event {
             Event::Started { id, slot, .. } => {
                 let (prompt, output) = scheduler.tokens(id).unwrap();
-                backend.open(slot, &greedy(), prompt, output);
+                backend.open(slot, &SamplingParams::greedy(), prompt, output);
             }
             Event::Preempted { slot, .. } | Event::Closed { slot, .. } => backend.close(slot),
         }

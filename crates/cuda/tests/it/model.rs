@@ -12,7 +12,6 @@ use weir_model::{CpuBackend, CpuOptions, OpenFiles, WeightFormat, load_cpu, load
 use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
 
 use crate::numbers::{Random, difference};
-use crate::sample::greedy;
 use crate::shim::Shim;
 
 pub(crate) const OPTIONS: CudaOptions = CudaOptions {
@@ -157,8 +156,8 @@ fn compare(name: &str, weights: WeightFormat, cache: CacheType) -> Option<(f32, 
     let mut device = cuda(name, weights, cache, 51)?;
     let mut reference = cpu(name, weights);
     for slot in (0..12).map(SlotId) {
-        reference.open(slot, &greedy(), &[], &[]);
-        device.open(slot, &greedy(), &[], &[]);
+        reference.open(slot, &SamplingParams::greedy(), &[], &[]);
+        device.open(slot, &SamplingParams::greedy(), &[], &[]);
     }
     let (mut apart, mut size) = (0.0f32, 0.0f32);
     drive(12, 9, |batch| {
@@ -270,7 +269,7 @@ pub(crate) fn seeded(slot: u32) -> SamplingParams {
         frequency_penalty: 0.3,
         repetition_penalty: 1.1,
         logprobs: Some(2),
-        ..greedy()
+        ..SamplingParams::greedy()
     }
 }
 
@@ -308,8 +307,8 @@ fn greedy_tokens_of_a_model_in_f16_are_those_of_the_cpu() {
     };
     let mut reference = cpu("llama-f16-sharded", WeightFormat::Stored);
     let (got, want) = (
-        sample_all(&mut device, |_| greedy()),
-        sample_all(&mut reference, |_| greedy()),
+        sample_all(&mut device, |_| SamplingParams::greedy()),
+        sample_all(&mut reference, |_| SamplingParams::greedy()),
     );
     let tokens = |all: &[Sampled]| all.iter().map(|sampled| sampled.token).collect::<Vec<_>>();
     assert_eq!(tokens(&got), tokens(&want));

@@ -20,22 +20,6 @@ struct Row {
     mask: Option<Vec<u32>>,
 }
 
-pub(crate) fn greedy() -> SamplingParams {
-    SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logprobs: None,
-        masked_until_min: Arc::new([]),
-        min_tokens: 0,
-    }
-}
-
 /// A row with parameters drawn so that each filter is off in half of them; logits have ties in a third.
 fn row(random: &mut Random, vocab: usize) -> Row {
     let mut logits: Vec<f32> = random.floats(vocab).iter().map(|x| 9.0 * x).collect();
@@ -206,7 +190,7 @@ fn tokens_are_those_of_the_cpus_sampler() {
     let others = got.iter().zip(&rows).filter(|(got, row)| {
         let best = Row {
             logits: row.logits.clone(),
-            params: greedy(),
+            params: SamplingParams::greedy(),
             prompt: Vec::new(),
             output: Vec::new(),
             mask: None,
@@ -224,7 +208,7 @@ fn greedy_rows_take_the_smallest_id_of_the_best_and_masks_hold() {
     let vocab = 90;
     let plain = |logits: Vec<f32>, mask: Option<Vec<u32>>| Row {
         logits,
-        params: greedy(),
+        params: SamplingParams::greedy(),
         prompt: Vec::new(),
         output: Vec::new(),
         mask,

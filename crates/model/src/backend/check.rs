@@ -27,6 +27,55 @@ impl Place {
     }
 }
 
+/// A size of an engine that no backend takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadSize {
+    /// Which.
+    pub option: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What would be right.
+    pub why: &'static str,
+}
+
+/// Refuses sizes that no backend takes: positions per block, slots, tokens per step.
+///
+/// # Errors
+/// The first that is out of bounds.
+pub fn check_sizes(
+    block_tokens: u32,
+    max_running: u32,
+    max_batch_tokens: u32,
+) -> Result<(), BadSize> {
+    let is_block = block_tokens.is_multiple_of(16) && (1..=1024).contains(&block_tokens);
+    for (option, value, is_right, why) in [
+        (
+            "block_tokens",
+            block_tokens,
+            is_block,
+            "must be a multiple of 16 up to 1024",
+        ),
+        (
+            "max_running",
+            max_running,
+            (1..=4096).contains(&max_running),
+            "must be from 1 to 4096",
+        ),
+        (
+            "max_batch_tokens",
+            max_batch_tokens,
+            (1..=1 << 16).contains(&max_batch_tokens),
+            "must be from 1 to 65536",
+        ),
+    ] {
+        if !is_right {
+            let value = value.into();
+            return Err(BadSize { option, value, why });
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a batch that would touch what is not there, and notes where it samples. `takes_unseen`: a token may be [`UNSEEN`].
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use super::CpuError;
 use super::kernels::{KvShape, Level};
-use crate::backend::BackendLimits;
+use crate::backend::{BackendLimits, check_sizes};
 use crate::config::ModelConfig;
 use crate::quant::QuantKind;
 
@@ -100,28 +100,12 @@ pub(super) fn limits(
     options: &CpuOptions,
 ) -> Result<BackendLimits, CpuError> {
     let refuse = |option, value, why: String| CpuError::Option { option, value, why };
-    if options.block_tokens == 0
-        || !options.block_tokens.is_multiple_of(16)
-        || options.block_tokens > 1024
-    {
-        return Err(refuse(
-            "block_tokens",
-            options.block_tokens.into(),
-            "must be a multiple of 16 up to 1024".to_owned(),
-        ));
-    }
-    for (option, value, max) in [
-        ("max_running", options.max_running, 4096),
-        ("max_batch_tokens", options.max_batch_tokens, 1 << 16),
-    ] {
-        if value == 0 || value > max {
-            return Err(refuse(
-                option,
-                value.into(),
-                format!("must be from 1 to {max}"),
-            ));
-        }
-    }
+    check_sizes(
+        options.block_tokens,
+        options.max_running,
+        options.max_batch_tokens,
+    )
+    .map_err(|bad| refuse(bad.option, bad.value, bad.why.to_owned()))?;
     let block_bytes = kv_block_bytes(config, options);
     let blocks = options.kv_bytes / block_bytes;
     if blocks == 0 || blocks > u64::from(u32::MAX) {
@@ -129,16 +113,12 @@ pub(super) fn limits(
             format!("must hold at least one block of {block_bytes} bytes and fewer than 2^32");
         return Err(refuse("kv_bytes", options.kv_bytes, why));
     }
-    let context_tokens = match options.context_tokens {
-        0 => config.context_tokens,
-        tokens => tokens.min(config.context_tokens),
-    };
     Ok(BackendLimits {
         blocks: u32::try_from(blocks).expect("bounded above"),
         block_tokens: options.block_tokens,
         max_running: options.max_running,
         max_batch_tokens: options.max_batch_tokens,
-        context_tokens,
+        context_tokens: config.context_at_most(options.context_tokens),
         kv_bytes: blocks * block_bytes,
         max_drafts: u32::MAX,
     })

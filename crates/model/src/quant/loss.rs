@@ -1,7 +1,5 @@
 //! What quantization costs: how far a model's expectations of a text are from those of the original.
 
-use std::sync::Arc;
-
 use weir_scheduler::{Batch, BlockId, Row, SequenceId, SlotId};
 
 use crate::backend::{Backend as _, BackendError, NoMasks, SamplingParams};
@@ -128,16 +126,8 @@ pub fn sample_text(
     for slot in 0..WRITERS {
         let params = SamplingParams {
             temperature: 1.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
             seed: slot.into(),
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            repetition_penalty: 1.0,
-            logprobs: None,
-            masked_until_min: Arc::from([]),
-            min_tokens: 0,
+            ..SamplingParams::greedy()
         };
         model.open(SlotId(slot), &params, &[start], &[]);
     }

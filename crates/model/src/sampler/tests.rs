@@ -12,16 +12,8 @@ use crate::cpu::Level;
 fn plain() -> SamplingParams {
     SamplingParams {
         temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
         seed: 5,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logprobs: None,
-        masked_until_min: [].into(),
-        min_tokens: 0,
+        ..SamplingParams::greedy()
     }
 }
 

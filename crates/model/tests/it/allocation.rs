@@ -7,7 +7,7 @@ use weir_model::CpuOptions;
 use weir_model::backend::{Backend as _, NoMasks, SamplingParams};
 use weir_scheduler::Batch;
 
-use crate::harness::{Sequence, add_row, greedy, load, options};
+use crate::harness::{Sequence, add_row, load, options};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -47,13 +47,13 @@ fn a_warm_step_allocates_nothing() {
         top_p: 0.9,
         top_k: 20,
         repetition_penalty: 1.2,
-        ..greedy()
+        ..SamplingParams::greedy()
     };
     let prompt: Vec<u32> = (0..20).collect();
     let mut sequences: Vec<Sequence> = (0..4).map(|slot| Sequence::new(slot, &prompt)).collect();
     for (at, sequence) in sequences.iter().enumerate() {
         let params = if at % 2 == 0 {
-            greedy()
+            SamplingParams::greedy()
         } else {
             sampled_params.clone()
         };

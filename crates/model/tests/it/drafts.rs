@@ -8,7 +8,7 @@ use weir_scheduler::{Batch, SequenceId};
 
 use std::sync::Arc;
 
-use crate::harness::{Sequence, add_row, generate, greedy, load, options, tokens};
+use crate::harness::{Sequence, add_row, generate, load, options, tokens};
 
 const COUNT: usize = 20;
 const DRAFTS: usize = 7;
@@ -27,10 +27,10 @@ fn params(slot: u32) -> SamplingParams {
         top_k: 30,
         seed: slot.into(),
         logprobs: Some(3),
-        ..greedy()
+        ..SamplingParams::greedy()
     };
     match slot % 4 {
-        0 => greedy(),
+        0 => SamplingParams::greedy(),
         1 => SamplingParams {
             presence_penalty: 0.6,
             frequency_penalty: 0.3,
@@ -167,7 +167,12 @@ fn a_guess_is_followed_by_what_the_grammar_allows_after_it() {
     let allowed = [5, 9, 33, 2];
     for (guesses, came_true) in [([5, 9, 33], 3), ([5, 8, 33], 1), ([4, 9, 33], 0)] {
         let mut sequence = Sequence::new(0, &prompt(0));
-        backend.open(sequence.slot, &greedy(), &sequence.tokens, &[]);
+        backend.open(
+            sequence.slot,
+            &SamplingParams::greedy(),
+            &sequence.tokens,
+            &[],
+        );
         let mut batch = Batch::default();
         add_guesses(&mut batch, &mut sequence, &guesses);
         let mut sampled = Vec::new();

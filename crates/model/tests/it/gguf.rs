@@ -3,12 +3,12 @@
 use std::fs::File;
 
 use safetensors::SafeTensors;
-use weir_model::backend::Backend as _;
+use weir_model::backend::{Backend as _, SamplingParams};
 use weir_model::quant::QuantKind;
 use weir_model::{CpuBackend, CpuOptions, KvType, ModelText, OpenFiles, WeightFormat, load_cpu};
 use weir_scheduler::Batch;
 
-use crate::harness::{Sequence, add_row, golden, greedy, options};
+use crate::harness::{Sequence, add_row, golden, options};
 
 /// Largest difference of logits, which are of the order of 10, where all weights are F16 or BF16: both sides compute in f32.
 const TOLERANCE: f32 = 1e-4;
@@ -38,7 +38,7 @@ fn reference(name: &str) -> (Vec<u32>, Vec<f32>) {
 
 fn logits(backend: &mut CpuBackend, tokens: &[u32]) -> Vec<f32> {
     let mut sequence = Sequence::new(0, tokens);
-    backend.open(sequence.slot, &greedy(), tokens, &[]);
+    backend.open(sequence.slot, &SamplingParams::greedy(), tokens, &[]);
     let mut batch = Batch::default();
     add_row(
         &mut batch,

@@ -31,22 +31,6 @@ pub(crate) fn load(name: &str, options: &CpuOptions) -> CpuBackend {
     load_cpu(&OpenFiles::from_dir(&golden(name)).unwrap(), options).unwrap()
 }
 
-pub(crate) fn greedy() -> SamplingParams {
-    SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logprobs: None,
-        masked_until_min: [].into(),
-        min_tokens: 0,
-    }
-}
-
 /// A sequence with its blocks.
 pub(crate) struct Sequence {
     pub slot: SlotId,

@@ -6,7 +6,7 @@ use weir_model::quant::QuantKind;
 use weir_model::{CpuBackend, CpuOptions, KvType, WeightFormat};
 use weir_scheduler::Batch;
 
-use crate::harness::{Sequence, add_row, generate, greedy, load, options, tokens};
+use crate::harness::{Sequence, add_row, generate, load, options, tokens};
 
 const MODELS: [&str; 3] = ["llama3-rope", "mistral-window", "qwen3"];
 const INT8: WeightFormat = WeightFormat::Quantized(QuantKind::Int8);
@@ -32,7 +32,7 @@ fn seeded(seed: u64) -> SamplingParams {
         seed,
         repetition_penalty: 1.1,
         logprobs: Some(3),
-        ..greedy()
+        ..SamplingParams::greedy()
     }
 }
 
@@ -127,7 +127,7 @@ fn request(slot: u32) -> (Vec<u32>, SamplingParams) {
         .skip(slot as usize * 3)
         .take(9 + slot as usize * 5);
     let params = if slot.is_multiple_of(3) {
-        greedy()
+        SamplingParams::greedy()
     } else {
         seeded(slot.into())
     };
@@ -234,11 +234,17 @@ fn preemption_at_every_step_changes_nothing() {
 #[test]
 fn end_tokens_stay_masked_until_the_minimum() {
     let mut backend = load("qwen2", &options());
-    let free = tokens(&generate(&mut backend, 0, &PROMPT, &greedy(), (&[64], 8)));
+    let free = tokens(&generate(
+        &mut backend,
+        0,
+        &PROMPT,
+        &SamplingParams::greedy(),
+        (&[64], 8),
+    ));
     let params = SamplingParams {
         masked_until_min: free.clone().into(),
         min_tokens: 4,
-        ..greedy()
+        ..SamplingParams::greedy()
     };
     let masked = tokens(&generate(&mut backend, 0, &PROMPT, &params, (&[64], 8)));
     assert!(
@@ -247,7 +253,13 @@ fn end_tokens_stay_masked_until_the_minimum() {
     );
     let mut sequence = PROMPT.to_vec();
     sequence.extend(&masked[..4]);
-    let after = tokens(&generate(&mut backend, 0, &sequence, &greedy(), (&[64], 1)));
+    let after = tokens(&generate(
+        &mut backend,
+        0,
+        &sequence,
+        &SamplingParams::greedy(),
+        (&[64], 1),
+    ));
     assert_eq!(masked[4], after[0], "the fifth token is free again");
 }
 
@@ -282,7 +294,7 @@ fn a_batch_that_breaks_the_contract_is_refused_and_the_backend_goes_on() {
             batch.rows[0].token_count = 20;
         }),
     ];
-    backend.open(good().rows[0].slot, &greedy(), &PROMPT, &[]);
+    backend.open(good().rows[0].slot, &SamplingParams::greedy(), &PROMPT, &[]);
     let mut sampled = Vec::new();
     for (want, break_it) in cases {
         let mut batch = good();

@@ -1,13 +1,13 @@
 //! Logits against `transformers` (see `tests/golden`).
 
 use safetensors::SafeTensors;
-use weir_model::backend::Backend as _;
+use weir_model::backend::{Backend as _, SamplingParams};
 use weir_model::cpu::Level;
 use weir_model::quant::QuantKind;
 use weir_model::{CpuOptions, KvType, WeightFormat};
 use weir_scheduler::Batch;
 
-use crate::harness::{Sequence, add_row, generate, golden, greedy, load, options, tokens};
+use crate::harness::{Sequence, add_row, generate, golden, load, options, tokens};
 
 const MODELS: [&str; 10] = [
     "llama-f32",
@@ -62,7 +62,12 @@ fn compare(name: &str, options: &CpuOptions, mut f: impl FnMut(&[f32], &[f32])) 
     let vocab = golden.logits.len() / golden.prompt.len();
     let mut backend = load(name, options);
     let mut sequence = Sequence::new(3, &golden.prompt);
-    backend.open(sequence.slot, &greedy(), &golden.prompt, &[]);
+    backend.open(
+        sequence.slot,
+        &SamplingParams::greedy(),
+        &golden.prompt,
+        &[],
+    );
     for want in golden.logits.chunks_exact(vocab) {
         let mut batch = Batch {
             step: 1,
@@ -164,7 +169,7 @@ fn greedy_text_equals_the_reference_on_every_level() {
                 &mut backend,
                 5,
                 &golden.prompt,
-                &greedy(),
+                &SamplingParams::greedy(),
                 (&[64], golden.greedy.len()),
             );
             assert_eq!(tokens(&got), golden.greedy, "{name} on {level:?}");

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_model::backend::Backend as _;
+use weir_model::backend::{Backend as _, SamplingParams};
 use weir_model::quant::{QuantKind, QuantizeError, measure_loss, sample_text, write_quantized};
 use weir_model::{CpuBackend, CpuOptions, OpenFiles, WeightFormat, load_cpu};
 
-use crate::harness::{generate, golden, greedy, load, options};
+use crate::harness::{generate, golden, load, options};
 
 /// The trained model of the examples.
 fn tiny_chat() -> PathBuf {
@@ -39,7 +39,7 @@ fn a_quantized_file_gives_what_quantizing_at_load_gives() {
             let file = quantized(&golden(name), kind);
             let params = weir_model::backend::SamplingParams {
                 logprobs: Some(4),
-                ..greedy()
+                ..SamplingParams::greedy()
             };
             let want = generate(&mut load(name, &at_load), 0, &PROMPT, &params, (&[64], 12));
             let got = generate(
