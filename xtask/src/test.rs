@@ -22,8 +22,7 @@ const PYTHON_PACKAGES: &[&str] = &[
     "pyOpenSSL==26.4.0",
 ];
 
-/// Compiles the kernels of GPUs; of the version that drivers of the 580 line take, and that the worker's image has. 90 MB, so only full
-/// runs fetch it.
+/// Compiles the kernels of GPUs (90 MB); of the version that drivers of the 580 line take, and that the worker's image has.
 const GPU_COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
 
 /// The other official client, pinned likewise; where npm is not installed its test is skipped.
@@ -120,12 +119,9 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     let python = python()?;
     let node = node()?.map_or_else(String::new, |folder| folder.display().to_string());
     let python_text = python.display().to_string();
-    let nvrtc = match extent {
-        Extent::Usual => None,
-        Extent::Full => Some(gpu_libraries()?),
-    };
+    let nvrtc = gpu_libraries()?;
     step("unit and component tests", &|| {
-        unit_tests(extent, &python_text, nvrtc.as_deref())
+        unit_tests(extent, &python_text, &nvrtc)
     })?;
     step("release build", &|| {
         cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
@@ -152,10 +148,9 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     Ok(format!("all steps passed\n{}", lines.join("\n")))
 }
 
-/// Everything but the tests on real processes. With a folder of `nvrtc`, what is in it compiles the kernels of GPUs.
-fn unit_tests(extent: Extent, python: &str, nvrtc: Option<&str>) -> Result<()> {
-    let mut settings = vec![("WEIR_PYTHON_SIGN", python)];
-    settings.extend(nvrtc.map(|folder| ("LD_LIBRARY_PATH", folder)));
+/// Everything but the tests on real processes. What is in the folder `nvrtc` compiles the kernels of GPUs.
+fn unit_tests(extent: Extent, python: &str, nvrtc: &str) -> Result<()> {
+    let mut settings = vec![("WEIR_PYTHON_SIGN", python), ("LD_LIBRARY_PATH", nvrtc)];
     settings.extend(extent.counts());
     let tests = ["test", "--workspace", "--exclude", "weir-e2e", "--quiet"];
     cargo(&tests, &settings)

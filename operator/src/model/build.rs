@@ -283,7 +283,7 @@ fn container(meta: &Meta<'_>, pool: &ValidGpuPool, mounts: &[Value]) -> Value {
         "name": template::WORKER,
         "image": meta.shape.worker_image,
         "args": arguments(meta, pool),
-        "env": [{"name": "WEIR_WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "env": environment(pool),
         "ports": [
             {"name": "session", "containerPort": SESSION_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
@@ -300,6 +300,18 @@ fn container(meta: &Meta<'_>, pool: &ValidGpuPool, mounts: &[Value]) -> Value {
         },
         "volumeMounts": mounts,
     })
+}
+
+/// What the pool's template may replace by name.
+fn environment(pool: &ValidGpuPool) -> Value {
+    let mut all = vec![
+        json!({"name": "WEIR_WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+    ];
+    if pool.accelerator != Accelerator::Cpu {
+        // By itself a worker takes the processor, and one that was given a GPU would leave it idle.
+        all.push(json!({"name": "WEIR_DEVICE", "value": "cuda"}));
+    }
+    json!(all)
 }
 
 fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {

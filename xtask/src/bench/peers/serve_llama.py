@@ -1,4 +1,4 @@
-"""llama.cpp's own HTTP server (PyPI: xllamacpp) on a GGUF file: llama.py MODEL.gguf PORT. 16 slots of 2,304 positions."""
+"""llama.cpp's own HTTP server (PyPI: xllamacpp) on a GGUF file: serve_llama.py MODEL.gguf PORT. 16 slots of 2,304 positions."""
 import os
 import sys
 import threading

@@ -1,12 +1,12 @@
-"""A streaming /v1/completions in front of OpenVINO GenAI's continuous batching (PyPI: openvino-genai): openvino.py MODEL.gguf PORT."""
-import json
+"""OpenVINO GenAI's continuous batching (PyPI: openvino-genai) on a GGUF file: serve_openvino.py MODEL.gguf PORT."""
 import os
 import queue
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import openvino_genai as ov
+
+from completions import serve
 
 scheduler = ov.SchedulerConfig()
 scheduler.cache_size = 2
@@ -37,25 +37,11 @@ def engine():
                 del live[handle]
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        q = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        out = queue.Queue()
-        incoming.put((q["prompt"], q["max_tokens"], out))
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        for text in iter(out.get, None):
-            self.wfile.write(b"data: " + json.dumps({"choices": [{"index": 0, "text": text}]}).encode() + b"\n\n")
-        self.wfile.write(b"data: [DONE]\n\n")
-        self.close_connection = True
-
-    def log_message(self, *_):
-        pass
+def generate(prompt, max_tokens):
+    out = queue.Queue()
+    incoming.put((prompt, max_tokens, out))
+    yield from iter(out.get, None)
 
 
 threading.Thread(target=engine, daemon=True).start()
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+serve(generate, int(sys.argv[2]))
