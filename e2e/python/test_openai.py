@@ -114,6 +114,21 @@ def test_completions_work_whole_and_streamed():
     assert "".join(c.choices[0].text for c in chunks) == whole.choices[0].text
 
 
+def test_an_echoed_text_is_scored_as_it_was_generated():
+    prompt = "The capital of France is"
+    made = client().completions.create(model=MODEL, prompt=prompt, max_tokens=6, temperature=0, logprobs=2).choices[0]
+    again = client().completions.create(
+        model=MODEL, prompt=prompt + made.text, max_tokens=1, temperature=0, logprobs=2, echo=True
+    ).choices[0]
+    assert again.text.startswith(prompt + made.text)
+    assert again.logprobs.token_logprobs[0] is None and again.logprobs.top_logprobs[0] is None
+    of_text = dict(zip(again.logprobs.text_offset, zip(again.logprobs.tokens, again.logprobs.token_logprobs)))
+    shift = sum(len(token) for token in again.logprobs.tokens) - len(again.text)
+    for offset, token, logprob in zip(made.logprobs.text_offset, made.logprobs.tokens, made.logprobs.token_logprobs):
+        seen, scored = of_text[len(prompt) + offset + shift]
+        assert seen == token and abs(scored - logprob) < 1e-3
+
+
 @pytest.mark.parametrize(
     ("change", "error", "code"),
     [

@@ -44,6 +44,7 @@ async fn main() {
         context_tokens: 2048,
         kv_bytes: 1 << 30,
         max_drafts: u32::MAX,
+        scores_prompts: false,
     };
     let worker = TestWorker::start_with(Options {
         limits,

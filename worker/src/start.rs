@@ -219,6 +219,7 @@ fn assemble(
             end_tokens: Arc::from(end_tokens),
             vocab,
             context_tokens: device.context_tokens,
+            scores_prompts: device.scores_prompts,
         },
         identity: Identity {
             worker: name,
@@ -230,6 +231,7 @@ fn assemble(
                 context_tokens: device.context_tokens,
                 vocab,
                 grammars,
+                scores_prompts: device.scores_prompts,
             }],
         },
         observer,

@@ -85,5 +85,6 @@ pub(crate) fn limits(
         kv_bytes: blocks * block_bytes,
         // A step that is started before the one before was read cannot guess what follows.
         max_drafts: 0,
+        scores_prompts: false,
     })
 }

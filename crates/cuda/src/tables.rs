@@ -126,6 +126,7 @@ mod tests {
         context_tokens: 16 * 2000,
         kv_bytes: 0,
         max_drafts: 0,
+        scores_prompts: false,
     };
 
     fn batch(tables: &[(u32, Vec<u32>)]) -> Batch {

@@ -152,6 +152,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         frequency_penalty: 0.0,
         repetition_penalty: generation.repetition_penalty,
         logprobs: None,
+        prompt_logprobs: None,
         masked_until_min: [].into(),
         min_tokens: 0,
     };

@@ -29,6 +29,8 @@ pub struct SamplingParams {
     pub repetition_penalty: f32,
     /// How many alternatives to report besides the sampled token; `None` reports nothing.
     pub logprobs: Option<u32>,
+    /// The same for each token of the prompt but the first, as far as the prompt is computed before any output.
+    pub prompt_logprobs: Option<u32>,
     /// Tokens that may not be sampled while fewer than `min_tokens` tokens are out (end tokens, stop ids).
     pub masked_until_min: Arc<[u32]>,
     /// See `masked_until_min`.
@@ -48,6 +50,7 @@ impl SamplingParams {
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
             logprobs: None,
+            prompt_logprobs: None,
             masked_until_min: [].into(),
             min_tokens: 0,
         }
@@ -73,6 +76,17 @@ pub struct Sampled {
     pub top: Vec<(u32, f32)>,
 }
 
+/// What a model expected of a token of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scored {
+    /// Whose prompt.
+    pub sequence: SequenceId,
+    /// The token's position in it, at least 1.
+    pub position: u32,
+    /// The token that is there, its log-probability and the best alternatives.
+    pub token: Sampled,
+}
+
 /// What a backend can hold, fixed at load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendLimits {
@@ -90,6 +104,8 @@ pub struct BackendLimits {
     pub kv_bytes: u64,
     /// Guesses of a row: 0 where it takes none, `u32::MAX` where it takes any number.
     pub max_drafts: u32,
+    /// Whether it knows [`SamplingParams::prompt_logprobs`].
+    pub scores_prompts: bool,
 }
 
 impl BackendLimits {
@@ -175,6 +191,12 @@ pub trait Backend: Send {
         masks: &dyn Masks,
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), BackendError>;
+
+    /// Moves what the last step said of prompts to the end of `scored`, in the order of positions within a sequence. What is computed
+    /// again after a preemption is said again.
+    fn take_scored(&mut self, scored: &mut Vec<Scored>) {
+        let _ = scored;
+    }
 
     /// The same device for whoever plans ahead; `None` where a step's tokens are known before the next can start.
     fn ahead(&mut self) -> Option<&mut dyn Ahead> {

@@ -12,6 +12,7 @@ mod logits;
 mod options;
 mod pool;
 mod sample;
+mod score;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ use weir_scheduler::{Batch, SlotId};
 
 use crate::backend::{
     Backend, BackendError, BackendLimits, DeviceName, Masks, Place, Sampled, SamplingParams,
-    check_batch,
+    Scored, check_batch,
 };
 use crate::config::ModelConfig;
 use crate::network::Network;
@@ -85,6 +86,8 @@ pub struct CpuBackend {
     chosen: Vec<Mutex<Result<Sampled, NotANumber>>>,
     /// Places of the step that are sampled at.
     sampling: Vec<Place>,
+    /// What the last step said of prompts.
+    scored: Vec<Scored>,
     limits: BackendLimits,
 }
 
@@ -94,6 +97,8 @@ struct Slot {
     params: Option<SamplingParams>,
     prompt_len: u32,
     counts: TokenCounts,
+    /// The prompt, where its tokens are scored.
+    scored: Vec<u32>,
 }
 
 impl CpuBackend {
@@ -136,6 +141,7 @@ impl CpuBackend {
                 .map(|_| Mutex::new(Err(NotANumber)))
                 .collect(),
             sampling: Vec::with_capacity(limits.max_batch_tokens as usize),
+            scored: Vec::new(),
             config: config.clone(),
             network,
             pool,
@@ -209,6 +215,10 @@ impl Backend for CpuBackend {
                 slot.counts.add_output(token);
             }
         }
+        slot.scored.clear();
+        if params.prompt_logprobs.is_some() && output.is_empty() {
+            slot.scored.extend_from_slice(prompt);
+        }
         slot.prompt_len = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         slot.params = Some(params.clone());
     }
@@ -224,8 +234,14 @@ impl Backend for CpuBackend {
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), BackendError> {
         sampled.clear();
+        self.scored.clear();
         self.check(batch)?;
         self.forward().run(batch);
+        self.score(batch)?;
         self.sample(batch, masks, sampled)
+    }
+
+    fn take_scored(&mut self, scored: &mut Vec<Scored>) {
+        scored.append(&mut self.scored);
     }
 }

@@ -12,12 +12,25 @@ mod tests;
 pub(crate) use counts::TokenCounts;
 pub(crate) use draw::Scratch;
 
-use crate::backend::{Sampled, SamplingParams};
+use weir_scheduler::SequenceId;
+
+use crate::backend::{BackendError, Sampled, SamplingParams};
 use crate::cpu::kernels::Kernels;
 
 /// Logits hold something that is not a number: the weights are broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotANumber;
+
+/// What the device says of it.
+pub(crate) fn broken_weights(step: u64, sequence: SequenceId) -> BackendError {
+    BackendError::Device {
+        step,
+        what: format!(
+            "logits of sequence {} are not numbers; the weights are broken",
+            sequence.0
+        ),
+    }
+}
 
 /// Where a row stands.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +43,28 @@ pub(crate) struct RowPosition<'a> {
     pub mask: Option<&'a [u32]>,
     /// Output that the counts do not have yet: guesses that must come true for the row to matter.
     pub uncounted: &'a [u32],
+}
+
+/// What `logits` (vocabulary) expected of a token, with so many of the best alternatives.
+pub(crate) fn score(
+    kernels: &Kernels,
+    logits: &[f32],
+    token: u32,
+    alternatives: u32,
+) -> Result<Sampled, NotANumber> {
+    let best = kernels.best(logits).ok_or(NotANumber)?;
+    let log_sum = log_sum(kernels, logits, best);
+    Ok(Sampled {
+        token,
+        logprob: draw::log_probability(logits[token as usize], log_sum),
+        top: draw::top(logits, alternatives as usize, log_sum),
+    })
+}
+
+/// The logarithm of the sum of all exponentials.
+fn log_sum(kernels: &Kernels, logits: &[f32], best: usize) -> f64 {
+    let sum = kernels.exp_sum(logits, logits[best], 1.0);
+    f64::from(logits[best]) + sum.ln()
 }
 
 /// Chooses a token. `logits` (vocabulary) is used up.
@@ -49,8 +84,7 @@ pub(crate) fn sample(
     };
     let mut raw = None;
     if let Some(alternatives) = params.logprobs {
-        let sum = kernels.exp_sum(logits, logits[raw_best], 1.0);
-        let log_sum = f64::from(logits[raw_best]) + sum.ln();
+        let log_sum = log_sum(kernels, logits, raw_best);
         sampled.top = draw::top(logits, alternatives as usize, log_sum);
         raw = Some(log_sum);
         scratch.keep_raw(logits);

@@ -45,6 +45,21 @@ pub struct TokenLogprob {
     pub top: Vec<TokenLogprob>,
 }
 
+/// A token of the prompt, and what the model expected of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptLogprob {
+    /// The token's text; lossy where its bytes are not UTF-8.
+    pub token: String,
+    /// The token's bytes.
+    pub bytes: Vec<u8>,
+    /// From the raw logits; null for the first, before which there is nothing.
+    pub logprob: Option<f32>,
+    /// The best alternatives, best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<TokenLogprob>,
+}
+
 /// A piece of a call of a tool in a delta. `id` and `name` come with the first piece of each index, then parts of the arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -92,6 +107,9 @@ pub enum EventKind {
         /// One entry per token, where asked for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         logprobs: Option<Vec<TokenLogprob>>,
+        /// The next tokens of the prompt, where asked for; all come before the first token of output of the first choice.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        prompt_logprobs: Vec<PromptLogprob>,
         /// Pieces of calls of tools, where the run has tools.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCallDelta>,

@@ -207,6 +207,7 @@ impl Scheduler {
             scope,
             arrival: self.arrivals,
             since: self.step,
+            uncached: new.uncached,
             tokens: std::mem::take(&mut sequence.tokens),
             digests: std::mem::take(&mut sequence.digests),
             blocks: std::mem::take(&mut sequence.blocks),

@@ -56,6 +56,8 @@ pub(crate) struct Sequence {
     pub(crate) displaced: u32,
     /// Whether it ran before.
     pub(crate) resumed: bool,
+    /// Whether its prompt is computed whatever the cache has.
+    pub(crate) uncached: bool,
     pub(crate) planned_step: u64,
     pub(crate) planned_tokens: u32,
     pub(crate) deferral: Option<Deferral>,
@@ -86,6 +88,7 @@ impl Sequence {
             level: 0,
             displaced: 0,
             resumed: false,
+            uncached: false,
             planned_step: 0,
             planned_tokens: 0,
             deferral: None,
@@ -101,6 +104,11 @@ impl Sequence {
 
     pub(crate) fn output_tokens(&self) -> u32 {
         self.len() - self.prompt_tokens
+    }
+
+    /// Whether it may start from what the cache has.
+    pub(crate) fn may_hit(&self) -> bool {
+        !self.uncached || self.output_tokens() > 0
     }
 
     /// Tokens whose KV is not written yet; the last one is always among them.

@@ -229,11 +229,17 @@ impl Plan {
             trust_scope: &tenant.trust_scope,
             max_output_tokens: self.max_output_tokens,
         };
+        let asked = asking.submit(version, Vec::new());
         let submit = Submit {
+            // Only of a run: who mirrors or scores one needs nothing of the kind.
+            sampling: asked.sampling.clone().map(|sampling| WireSampling {
+                prompt_logprobs: request.sampling.prompt_logprobs,
+                ..sampling
+            }),
             choices: request.choices,
             priority: u32::from(priority),
             trace: trace.map(RunTrace::encode).unwrap_or_default(),
-            ..asking.submit(version, Vec::new())
+            ..asked
         };
         WorkOrder {
             prompt: self.prompt.clone(),
@@ -318,6 +324,7 @@ fn wire_sampling(asked: &Sampling, defaults: SamplingDefaults) -> WireSampling {
             .repetition_penalty
             .unwrap_or(defaults.repetition_penalty),
         logprobs: asked.logprobs,
+        prompt_logprobs: None,
         ignore_eos: asked.ignore_eos,
         min_tokens: asked.min_tokens,
     }

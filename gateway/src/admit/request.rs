@@ -43,6 +43,29 @@ pub(crate) struct RunRequest {
     pub(crate) attended: bool,
 }
 
+impl RunRequest {
+    /// Log-probabilities of the prompt are told to whoever wrote all of it: a template adds what is the platform's.
+    ///
+    /// # Errors
+    /// Somebody else wrote a part of it, or there are several choices.
+    pub(crate) fn check_prompt_logprobs(self, param: &str) -> ApiResult<Self> {
+        if self.sampling.prompt_logprobs.is_none() {
+            return Ok(self);
+        }
+        if !matches!(self.input, Input::Text(_) | Input::Tokens(_)) {
+            let what = format!(
+                "`{param}` needs a raw prompt, text of a completion or token ids; with a conversation leave it out"
+            );
+            return Err(ApiError::invalid(param, what));
+        }
+        if self.choices > 1 {
+            let what = format!("`{param}` says the same for every choice; ask for one choice");
+            return Err(ApiError::invalid(param, what));
+        }
+        Ok(self)
+    }
+}
+
 /// What the output must look like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Shape {
@@ -104,6 +127,7 @@ pub(crate) struct Sampling {
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) logprobs: Option<u32>,
+    pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) ignore_eos: bool,
     pub(crate) min_tokens: u32,
 }

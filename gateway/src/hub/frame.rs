@@ -42,13 +42,14 @@ fn plain_delta(out: &mut BytesMut, sequence: u64, kind: &EventKind) -> bool {
         tokens,
         choice: 0,
         logprobs: None,
+        prompt_logprobs,
         tool_calls,
         choice_finish_reason: None,
     } = kind
     else {
         return false;
     };
-    if !tool_calls.is_empty() {
+    if !tool_calls.is_empty() || !prompt_logprobs.is_empty() {
         return false;
     }
     let mut digits = [0_u8; 20];
@@ -166,6 +167,7 @@ mod tests {
                     tokens: 12,
                     choice,
                     logprobs: None,
+                    prompt_logprobs: Vec::new(),
                     tool_calls: Vec::new(),
                     choice_finish_reason: None,
                 };
@@ -188,6 +190,7 @@ mod tests {
             tokens: 1,
             choice: 0,
             logprobs: None,
+            prompt_logprobs: Vec::new(),
             choice_finish_reason: None,
             tool_calls: Vec::new(),
         };

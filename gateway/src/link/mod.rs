@@ -102,12 +102,30 @@ pub(crate) struct Facts {
     pub(crate) digests: Vec<String>,
     /// Versions whose runs may have a grammar.
     pub(crate) grammars: Vec<String>,
+    /// Versions whose runs may ask for log-probabilities of their prompts.
+    pub(crate) scorers: Vec<String>,
     /// Longest sequence of each, where it said so.
     pub(crate) contexts: BTreeMap<String, u32>,
     pub(crate) limits: EngineLimits,
     pub(crate) status: WorkerStatus,
     /// How fast it computes, as learned from its statuses.
     pub(crate) pace: Pace,
+}
+
+impl Facts {
+    /// What the worker cannot do and a run asks for.
+    fn lack(&self, submit: &Submit) -> Option<&'static str> {
+        let (digest, sampling) = (&submit.version_digest, submit.sampling.as_ref());
+        if submit.grammar.is_some() && !self.grammars.contains(digest) {
+            return Some(
+                "grammar_error: the worker cannot make the output follow a format or call tools",
+            );
+        }
+        let scores = sampling.is_some_and(|sampling| sampling.prompt_logprobs.is_some());
+        (scores && !self.scorers.contains(digest)).then_some(
+            "the worker cannot tell log-probabilities of a prompt; leave `echo` or `promptLogprobs` out",
+        )
+    }
 }
 
 /// How many links this process has had.

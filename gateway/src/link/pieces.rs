@@ -1,7 +1,7 @@
 //! Pieces of a worker's rows as events have them.
 
-use weir_protocol::worker::{Logprob, ToolCall};
-use weir_run::{TokenLogprob, ToolCallDelta};
+use weir_protocol::worker::{Logprob, PromptToken, ToolCall, logprob::Top};
+use weir_run::{PromptLogprob, TokenLogprob, ToolCallDelta};
 
 /// A row that cannot follow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,15 +31,25 @@ pub(super) fn token_logprob(given: Logprob) -> TokenLogprob {
         token: given.token,
         bytes: given.token_bytes.to_vec(),
         logprob: given.logprob,
-        top: given
-            .top
-            .into_iter()
-            .map(|top| TokenLogprob {
-                token: top.token,
-                bytes: top.token_bytes.to_vec(),
-                logprob: top.logprob,
-                top: Vec::new(),
-            })
-            .collect(),
+        top: alternatives(given.top),
     }
+}
+
+pub(super) fn prompt_logprob(given: PromptToken) -> PromptLogprob {
+    PromptLogprob {
+        token: given.token,
+        bytes: given.token_bytes.to_vec(),
+        logprob: given.logprob,
+        top: alternatives(given.top),
+    }
+}
+
+fn alternatives(given: Vec<Top>) -> Vec<TokenLogprob> {
+    let top = given.into_iter().map(|top| TokenLogprob {
+        token: top.token,
+        bytes: top.token_bytes.to_vec(),
+        logprob: top.logprob,
+        top: Vec::new(),
+    });
+    top.collect()
 }

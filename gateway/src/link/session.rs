@@ -211,11 +211,12 @@ impl Link {
         submit.epoch = writer.epoch.0;
         submit.credit = writer.next_index + self.core.config.row_window;
         let kept = submit.clone();
-        let enforced = kept.grammar.is_none()
-            || self.conn.is_none()
-            || (self.handle.facts.lock().grammars).contains(&kept.version_digest);
-        // A worker that does not know grammars would leave the field out and write anything.
-        if enforced {
+        // A worker that does not know a field would leave it out and write anything.
+        let lack = self
+            .conn
+            .as_ref()
+            .and_then(|_| self.handle.facts.lock().lack(&kept));
+        if lack.is_none() {
             self.send(submit);
         }
         let held = Held {
@@ -232,9 +233,7 @@ impl Link {
         };
         let id = held.writer.id();
         self.runs.insert(id, held);
-        if !enforced {
-            let why =
-                "grammar_error: the worker cannot make the output follow a format or call tools";
+        if let Some(why) = lack {
             self.end(id, Ending::new(RunStatus::Failed, why));
         }
         if self.conn.is_none() {

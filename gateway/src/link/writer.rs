@@ -11,7 +11,7 @@ use weir_store::fault::broken;
 use weir_store::{Append, EventRecord};
 
 pub(super) use super::pieces::RowGap;
-use super::pieces::{token_logprob, tool_call};
+use super::pieces::{prompt_logprob, token_logprob, tool_call};
 use crate::evidence::Looping;
 use crate::hub::{Frame, Intent, LiveRun, encode};
 use crate::metrics::Meters;
@@ -230,6 +230,7 @@ impl Writer {
         if row.tokens > 0
             || (self.started && !row.text.is_empty())
             || !row.tool_calls.is_empty()
+            || !row.prompt_logprobs.is_empty()
             || choice_finish_reason.is_some()
         {
             self.output_tokens += u64::from(row.tokens);
@@ -239,6 +240,11 @@ impl Writer {
                 tokens: row.tokens,
                 choice: row.choice,
                 logprobs: row.logprob.map(|logprob| vec![token_logprob(logprob)]),
+                prompt_logprobs: row
+                    .prompt_logprobs
+                    .into_iter()
+                    .map(prompt_logprob)
+                    .collect(),
                 tool_calls: row.tool_calls.into_iter().map(tool_call).collect(),
                 choice_finish_reason,
             };

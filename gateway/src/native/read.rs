@@ -85,7 +85,7 @@ pub(super) fn read_request(
         attended: false,
     };
     fields.done()?;
-    Ok(request)
+    request.check_prompt_logprobs("sampling.promptLogprobs")
 }
 
 fn input(fields: &mut Fields) -> ApiResult<Input> {
@@ -227,26 +227,29 @@ fn sampling(mut fields: Fields) -> ApiResult<Sampling> {
         presence_penalty: fields.number("presencePenalty", -2.0..=2.0)?,
         frequency_penalty: fields.number("frequencyPenalty", -2.0..=2.0)?,
         repetition_penalty: fields.number("repetitionPenalty", 0.01..=10.0)?,
-        logprobs: match fields.take("logprobs") {
-            // `false` and 0 both mean none in the contract's example; alternatives are asked for from 1 on.
-            None | Some(Value::Bool(false)) => None,
-            Some(Value::Bool(true)) => Some(0),
-            Some(value) => match whole(&value) {
-                Some(0) => None,
-                Some(count) if count <= MAX_LOGPROBS => Some(count as u32),
-                _ => {
-                    return Err(ApiError::invalid(
-                        "sampling.logprobs",
-                        format!("`sampling.logprobs` must be true, false or 0 to {MAX_LOGPROBS}"),
-                    ));
-                }
-            },
-        },
+        logprobs: logprobs(&mut fields, "logprobs")?,
+        prompt_logprobs: logprobs(&mut fields, "promptLogprobs")?,
         ignore_eos: fields.boolean("ignoreEos")?.unwrap_or(false),
         min_tokens: fields.integer("minTokens", 0..=MAX_TOKENS)?.unwrap_or(0) as u32,
     };
     fields.done()?;
     Ok(sampling)
+}
+
+/// `false` and 0 both mean none in the contract's example; alternatives are asked for from 1 on.
+fn logprobs(fields: &mut Fields, name: &str) -> ApiResult<Option<u32>> {
+    match fields.take(name) {
+        None | Some(Value::Bool(false)) => Ok(None),
+        Some(Value::Bool(true)) => Ok(Some(0)),
+        Some(value) => match whole(&value) {
+            Some(0) => Ok(None),
+            Some(count) if count <= MAX_LOGPROBS => Ok(Some(count as u32)),
+            _ => Err(ApiError::invalid(
+                format!("sampling.{name}"),
+                format!("`sampling.{name}` must be true, false or 0 to {MAX_LOGPROBS}"),
+            )),
+        },
+    }
 }
 
 pub(crate) fn metadata(fields: &mut Fields, name: &str) -> ApiResult<BTreeMap<String, String>> {

@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use weir_protocol::error::ErrorCode;
-use weir_run::{Event, EventKind, FinishReason, Run, TokenLogprob, Usage};
+use weir_run::{Event, EventKind, FinishReason, PromptLogprob, Run, TokenLogprob, Usage};
 
 use super::called::Called;
 use super::chunk::object_id;
@@ -31,6 +31,7 @@ pub(super) async fn answer(
     mut events: EventSource,
 ) -> ApiResult<Response<Body>> {
     let mut choices = vec![Choice::default(); run.choices.max(1) as usize];
+    let mut prompt = Vec::new();
     while let Some(frame) = events.next().await {
         let frame = frame?;
         let event = Event::decode(frame.kind, &frame.data()).map_err(|error| {
@@ -43,10 +44,12 @@ pub(super) async fn answer(
                 text,
                 choice,
                 logprobs,
+                mut prompt_logprobs,
                 tool_calls,
                 choice_finish_reason,
                 ..
             } => {
+                prompt.append(&mut prompt_logprobs);
                 if let Some(choice) = choices.get_mut(choice as usize) {
                     choice.called.add(tool_calls);
                     choice.add(&text, logprobs.unwrap_or_default());
@@ -57,7 +60,10 @@ pub(super) async fn answer(
                 finish_reason,
                 usage,
                 ..
-            } => return Ok(completed(run, presentation, choices, finish_reason, usage)),
+            } => {
+                let outcome = (choices, prompt);
+                return Ok(completed(run, presentation, outcome, finish_reason, usage));
+            }
             EventKind::Ended { status, reason, .. } => return Ok(ended(status, &reason)),
         }
     }
@@ -82,7 +88,7 @@ impl Choice {
 fn completed(
     run: &Run,
     presentation: &Presentation,
-    choices: Vec<Choice>,
+    (choices, prompt): (Vec<Choice>, Vec<PromptLogprob>),
     finish_reason: FinishReason,
     usage: Usage,
 ) -> Response<Body> {
@@ -94,7 +100,7 @@ fn completed(
             if reason == FinishReason::Length {
                 choice.logprobs.append(&mut choice.held);
             }
-            present(presentation, choice, index, reason)
+            present(presentation, (choice, &prompt), index, reason)
         })
         .collect();
     let answer = Answer {
@@ -113,7 +119,7 @@ fn completed(
 
 fn present(
     presentation: &Presentation,
-    choice: Choice,
+    (choice, prompt): (Choice, &[PromptLogprob]),
     index: u32,
     finish_reason: FinishReason,
 ) -> AnswerChoice {
@@ -138,11 +144,17 @@ fn present(
             logprobs: top.map(|_| logprobs.into()),
             finish_reason,
         },
-        Kind::Completion => AnswerChoice::Completion {
-            index,
-            text,
-            logprobs: top.map(|top| CompletionLogprobs::new(logprobs, top, &mut 0)),
-            finish_reason,
-        },
+        Kind::Completion => {
+            let (echoed, prompt) = match &presentation.echo {
+                Some(echo) => (echo.text(prompt), prompt),
+                None => (String::new(), &[][..]),
+            };
+            AnswerChoice::Completion {
+                index,
+                text: echoed + &text,
+                logprobs: top.map(|top| CompletionLogprobs::new(prompt, logprobs, (top, &mut 0))),
+                finish_reason,
+            }
+        }
     }
 }

@@ -1,8 +1,12 @@
 //! A run's events as `OpenAI`'s stream of chunks.
 
+use std::borrow::Cow;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
-use weir_run::{Event, EventKind, FinishReason, Run, TokenLogprob, ToolCallDelta, Usage};
+use weir_run::{
+    Event, EventKind, FinishReason, PromptLogprob, Run, TokenLogprob, ToolCallDelta, Usage,
+};
 
 use super::around::Around;
 use super::outcome::Envelope;
@@ -18,6 +22,8 @@ pub(super) struct Chunks {
     created: u64,
     presentation: Presentation,
     choices: Vec<ChoiceState>,
+    /// The prompt's tokens, where they are told.
+    prompt: Vec<PromptLogprob>,
     /// What stands around the text of a chunk that is text and nothing else.
     around: Option<Around>,
 }
@@ -40,6 +46,7 @@ impl Chunks {
             created: run.created_at_ms / 1000,
             choices: vec![ChoiceState::default(); run.choices.max(1) as usize],
             presentation,
+            prompt: Vec::new(),
             around: None,
         }
     }
@@ -92,10 +99,10 @@ impl Chunks {
     ) -> ChunkChoice<'a> {
         let called = self.choices[index as usize].called;
         let finish_reason = finish_reason.map(|reason| EndedBy::new(reason, called));
-        let shown = self.presentation.logprobs.filter(|_| !logprobs.is_empty());
         let state = &mut self.choices[index as usize];
         match self.presentation.kind {
             Kind::Chat => {
+                let shown = self.presentation.logprobs.filter(|_| !logprobs.is_empty());
                 let role = (!state.began).then_some("assistant");
                 state.began = true;
                 ChunkChoice::Chat {
@@ -110,12 +117,21 @@ impl Chunks {
                 }
             }
             Kind::Completion => {
-                state.began = true;
+                let first = !std::mem::replace(&mut state.began, true);
+                let echo = self.presentation.echo.as_ref().filter(|_| first);
+                let prompt = echo.map_or(&[][..], |_| &self.prompt);
+                let text = text.unwrap_or_default();
+                let said = !logprobs.is_empty() || !prompt.is_empty();
+                let shown = self.presentation.logprobs.filter(|_| said);
                 ChunkChoice::Completion {
                     index,
-                    text: text.unwrap_or_default(),
-                    logprobs: shown
-                        .map(|top| CompletionLogprobs::new(logprobs, top, &mut state.offset)),
+                    text: match echo {
+                        Some(echo) => Cow::Owned(echo.text(prompt) + text),
+                        None => Cow::Borrowed(text),
+                    },
+                    logprobs: shown.map(|top| {
+                        CompletionLogprobs::new(prompt, logprobs, (top, &mut state.offset))
+                    }),
                     finish_reason,
                 }
             }
@@ -213,10 +229,12 @@ impl Shape for Chunks {
                 text,
                 choice,
                 logprobs,
+                mut prompt_logprobs,
                 tool_calls,
                 choice_finish_reason,
                 ..
             } => {
+                self.prompt.append(&mut prompt_logprobs);
                 self.delta(&mut out, choice, &text, logprobs.unwrap_or_default());
                 self.calls(&mut out, choice, tool_calls);
                 if let Some(reason) = choice_finish_reason {

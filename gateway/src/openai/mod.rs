@@ -16,6 +16,8 @@ mod start;
 pub(crate) mod turns;
 mod wire;
 
+use weir_run::PromptLogprob;
+
 pub(crate) use call::{chat, completions, serve_from};
 pub(crate) use headers::idempotency_key;
 pub(crate) use models::{model, models, unsupported};
@@ -45,4 +47,31 @@ pub(crate) struct Presentation {
     pub(crate) include_usage: bool,
     /// How many alternatives to show; none: no log-probabilities at all.
     pub(crate) logprobs: Option<u32>,
+    /// Whether the prompt comes before the output, in completions.
+    pub(crate) echo: Option<Echo>,
+}
+
+/// Where the text of a prompt that is echoed comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Echo {
+    /// The client wrote it.
+    Text(String),
+    /// What the worker says of each token.
+    Tokens,
+}
+
+impl Echo {
+    fn text(&self, prompt: &[PromptLogprob]) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Tokens => {
+                let bytes: Vec<u8> = prompt
+                    .iter()
+                    .flat_map(|token| &token.bytes)
+                    .copied()
+                    .collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@ use weir_protocol::error::ErrorCode;
 use super::format::{CHAT, shape};
 use super::headers::Headers;
 use super::turns::messages;
-use super::{Kind, Presentation};
+use super::{Echo, Kind, Presentation};
 use crate::admit::{Input, Params, RunRequest, Sampling};
 use crate::error::{ApiError, ApiResult};
 use crate::http::json::Fields;
@@ -69,8 +69,14 @@ pub(super) fn read(
     if let Some(tools) = tools {
         input = input.with_tools(tools, CHAT.tools)?;
     }
-    let presentation = presentation(kind, &mut fields)?;
-    let sampling = sampling(&mut fields, presentation.logprobs)?;
+    let mut presentation = presentation(kind, &mut fields)?;
+    if kind == Kind::Completion && fields.boolean("echo")?.unwrap_or(false) {
+        presentation.echo = Some(match &input {
+            Input::Text(text) => Echo::Text(text.clone()),
+            _ => Echo::Tokens,
+        });
+    }
+    let sampling = sampling(&mut fields, &presentation)?;
     let max_output_tokens = max_tokens(kind, &mut fields)?;
     let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32;
     let mut labels = metadata(&mut fields, "metadata")?;
@@ -103,7 +109,7 @@ pub(super) fn read(
         attachment: None,
         attended,
     };
-    Ok((request, presentation))
+    Ok((request.check_prompt_logprobs("echo")?, presentation))
 }
 
 fn prompt(fields: &mut Fields) -> ApiResult<Input> {
@@ -167,10 +173,11 @@ fn presentation(kind: Kind, fields: &mut Fields) -> ApiResult<Presentation> {
         stream,
         include_usage,
         logprobs,
+        echo: None,
     })
 }
 
-fn sampling(fields: &mut Fields, logprobs: Option<u32>) -> ApiResult<Sampling> {
+fn sampling(fields: &mut Fields, presentation: &Presentation) -> ApiResult<Sampling> {
     let stop_token_ids = match fields.take("stop_token_ids") {
         None => Vec::new(),
         Some(Value::Array(list)) if list.len() <= MAX_STOP => token_ids(&list, "stop_token_ids")?,
@@ -193,7 +200,12 @@ fn sampling(fields: &mut Fields, logprobs: Option<u32>) -> ApiResult<Sampling> {
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
         repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?,
-        logprobs,
+        logprobs: presentation.logprobs,
+        // The text of token ids comes with them.
+        prompt_logprobs: match (&presentation.echo, presentation.logprobs) {
+            (None, _) | (Some(Echo::Text(_)), None) => None,
+            (Some(_), alternatives) => Some(alternatives.unwrap_or(0)),
+        },
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         min_tokens: fields
             .integer("min_tokens", 0..=u64::from(u32::MAX))?

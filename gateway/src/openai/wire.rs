@@ -1,7 +1,10 @@
 //! The objects of `OpenAI`'s API, with the fields its clients read.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
-use weir_run::{FinishReason, TokenLogprob, ToolCallDelta, Usage};
+use serde_json::{Map, Value};
+use weir_run::{FinishReason, PromptLogprob, TokenLogprob, ToolCallDelta, Usage};
 
 use super::called::WholeCall;
 
@@ -32,7 +35,7 @@ pub(super) enum ChunkChoice<'a> {
     },
     Completion {
         index: u32,
-        text: &'a str,
+        text: Cow<'a, str>,
         logprobs: Option<CompletionLogprobs>,
         finish_reason: Option<EndedBy>,
     },
@@ -225,34 +228,48 @@ impl From<Vec<TokenLogprob>> for ChatLogprobs {
 #[derive(Serialize)]
 pub(super) struct CompletionLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Option<Vec<serde_json::Map<String, serde_json::Value>>>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Option<Vec<Option<Map<String, Value>>>>,
     text_offset: Vec<u64>,
 }
 
 impl CompletionLogprobs {
-    /// `offset` is where the first token begins in the text, in characters.
-    pub(super) fn new(tokens: Vec<TokenLogprob>, top: u32, offset: &mut u64) -> Self {
+    /// `offset` is where the first token begins in the text, in characters; a prompt that is echoed comes before the output.
+    pub(super) fn new(
+        prompt: &[PromptLogprob],
+        tokens: Vec<TokenLogprob>,
+        (top, offset): (u32, &mut u64),
+    ) -> Self {
         let mut made = Self {
-            tokens: Vec::with_capacity(tokens.len()),
-            token_logprobs: Vec::with_capacity(tokens.len()),
+            tokens: Vec::new(),
+            token_logprobs: Vec::new(),
             top_logprobs: (top > 0).then(Vec::new),
-            text_offset: Vec::with_capacity(tokens.len()),
+            text_offset: Vec::new(),
         };
+        for token in prompt {
+            made.push(token.token.clone(), token.logprob, &token.top, offset);
+        }
         for token in tokens {
-            made.text_offset.push(*offset);
-            *offset += token.token.chars().count() as u64;
-            if let Some(tops) = &mut made.top_logprobs {
-                let alternatives = token.top.iter();
-                tops.push(
-                    alternatives
-                        .map(|top| (top.token.clone(), top.logprob.into()))
-                        .collect(),
-                );
-            }
-            made.token_logprobs.push(token.logprob);
-            made.tokens.push(token.token);
+            made.push(token.token, Some(token.logprob), &token.top, offset);
         }
         made
+    }
+
+    fn push(
+        &mut self,
+        token: String,
+        logprob: Option<f32>,
+        top: &[TokenLogprob],
+        offset: &mut u64,
+    ) {
+        self.text_offset.push(*offset);
+        *offset += token.chars().count() as u64;
+        if let Some(tops) = &mut self.top_logprobs {
+            let alternatives = top.iter();
+            let alternatives = alternatives.map(|top| (top.token.clone(), top.logprob.into()));
+            tops.push(logprob.map(|_| alternatives.collect()));
+        }
+        self.token_logprobs.push(logprob);
+        self.tokens.push(token);
     }
 }

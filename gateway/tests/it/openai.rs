@@ -137,6 +137,66 @@ async fn log_probabilities_come_in_each_calls_own_form() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_echoed_prompt_comes_first_with_what_the_model_expected_of_it() {
+    let (site, _worker) = Site::new(true).await;
+    let acme = site.client("acme");
+    let body =
+        json!({"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 2, "logprobs": 1, "echo": true});
+    let reply = acme.post("/v1/completions", &body).await;
+    let choice = &reply.body["choices"][0];
+    assert_eq!(choice["text"], "<5><6><7> 1 2", "{}", reply.text);
+    let whole = json!({
+        "tokens": ["<5>", "<6>", "<7>", " 1", " 2"],
+        "token_logprobs": [null, -1.0, -2.0, -0.5, -0.5],
+        "top_logprobs": [null, {"alt0": -1.0}, {"alt0": -1.0}, {"alt0": -1.0}, {"alt0": -1.0}],
+        "text_offset": [0, 3, 6, 9, 11],
+    });
+    assert_eq!(choice["logprobs"], whole);
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let data = acme.stream("/v1/completions", &streamed).await.data().await;
+    let (mut text, mut tokens, mut offsets) = (String::new(), Vec::new(), Vec::new());
+    for data in data.iter().filter(|data| data.as_str() != "[DONE]") {
+        let chunk: Value = serde_json::from_str(data).unwrap();
+        let choice = &chunk["choices"][0];
+        text.push_str(choice["text"].as_str().unwrap());
+        let list = |name: &str| {
+            choice["logprobs"][name]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
+        };
+        tokens.extend(list("tokens"));
+        offsets.extend(list("text_offset"));
+    }
+    assert_eq!(text, "<5><6><7> 1 2");
+    assert_eq!(
+        (json!(tokens), json!(offsets)),
+        (whole["tokens"].clone(), whole["text_offset"].clone())
+    );
+    // Without log-probabilities a text is what the client wrote, and the worker is asked for nothing.
+    let plain = json!({"model": "tiny", "prompt": "once", "max_tokens": 1, "echo": true});
+    let reply = acme.post("/v1/completions", &plain).await;
+    assert_eq!(reply.body["choices"][0]["text"], "once 1");
+    assert_eq!(reply.body["choices"][0]["logprobs"], Value::Null);
+    // In a conversation a part of the prompt is not the client's.
+    let native = json!({"model": "tiny", "input": "hi", "sampling": {"promptLogprobs": 1}});
+    let refused = acme.post("/inference", &native).await;
+    assert_eq!(
+        (refused.status, refused.code()),
+        (400, "invalid_request"),
+        "{}",
+        refused.text
+    );
+    let several = json!({"model": "tiny", "prompt": [5, 6], "max_tokens": 2, "logprobs": 1, "echo": true, "n": 2});
+    let refused = acme.post("/v1/completions", &several).await;
+    assert_eq!(
+        (refused.status, &refused.body["error"]["param"]),
+        (400, &json!("echo"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_supported_is_refused_unless_it_asks_for_nothing() {
     let (site, _worker) = Site::new(true).await;
     let acme = site.client("acme");

@@ -11,9 +11,9 @@ use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 use weir_protocol::worker::worker_server::{Worker, WorkerServer};
 use weir_protocol::worker::{
-    Attach, EngineLimits, Finish, GatewayFrame, HeldRun, LoadedModel, Logprob, Pong, Rejected, Row,
-    Started, StepOutput, Submit, Welcome, WorkerFrame, WorkerStatus, finish::Reason, gateway_frame,
-    logprob::Top, rejected::Code,
+    Attach, EngineLimits, Finish, GatewayFrame, HeldRun, LoadedModel, Logprob, Pong, PromptToken,
+    Rejected, Row, Started, StepOutput, Submit, Welcome, WorkerFrame, WorkerStatus, finish::Reason,
+    gateway_frame, logprob::Top, rejected::Code,
 };
 
 type Outbound = mpsc::UnboundedSender<Result<WorkerFrame, Status>>;
@@ -305,6 +305,7 @@ impl State {
                 tokens: 1,
                 token_id: 100 + index as u32,
                 logprob: logprobs.map(|top| logprob(&text, top)),
+                prompt_logprobs: said_of_prompt(&run.submit, index),
                 text,
                 finish: ends.then(|| Finish {
                     reason: Reason::Length.into(),
@@ -444,6 +445,7 @@ impl State {
                 .iter()
                 .map(|digest| LoadedModel {
                     version_digest: digest.clone(),
+                    scores_prompts: true,
                     ..LoadedModel::default()
                 })
                 .collect(),
@@ -467,6 +469,30 @@ impl State {
                 .collect(),
         }
     }
+}
+
+/// What the first row says of the prompt's tokens.
+fn said_of_prompt(submit: &Submit, index: u64) -> Vec<PromptToken> {
+    let asked = submit.sampling.as_ref().and_then(|s| s.prompt_logprobs);
+    let Some(top) = asked.filter(|_| index == 0) else {
+        return Vec::new();
+    };
+    let tokens = submit.prompt.iter().zip(0u32..);
+    let told = tokens.map(|(id, place)| {
+        let Logprob {
+            token,
+            token_bytes,
+            top,
+            ..
+        } = logprob(&format!("<{id}>"), top);
+        PromptToken {
+            logprob: (place > 0).then_some(-(place as f32)),
+            token,
+            token_bytes,
+            top,
+        }
+    });
+    told.collect()
 }
 
 fn logprob(text: &str, top: u32) -> Logprob {

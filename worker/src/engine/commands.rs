@@ -9,7 +9,7 @@ use weir_scheduler::{NewSequence, Refused};
 
 use super::command::{Command, OpenSession, Order, SessionId};
 use super::core::Engine;
-use super::output::ChoiceText;
+use super::output::{ChoiceText, prompt_token};
 use super::request::{Refusal, Request, refuse, run_key};
 use super::run::{NewRun, Run, RunNumber};
 
@@ -126,7 +126,13 @@ impl Engine {
             gateway,
             owner: session,
         };
-        let run = Run::new(&new, &request, texts, Instant::now());
+        let mut run = Run::new(&new, &request, texts, Instant::now());
+        if request.sampling.prompt_logprobs.is_some() {
+            // Nothing comes before the first.
+            run.score(0, || {
+                prompt_token(&self.parts.tokenizer, request.prompt[0], None)
+            });
+        }
         self.start(number, &request)?;
         if let Some(grammar) = &request.grammar {
             for choice in 0..request.choices {
@@ -148,6 +154,8 @@ impl Engine {
                 max_output: request.rules.max_tokens,
                 priority: request.priority,
                 scope: request.scope,
+                // Of the prompt is spoken once, with the first choice.
+                uncached: choice == 0 && request.sampling.prompt_logprobs.is_some(),
                 group: number.0,
             };
             if let Err(refused) = self.parts.scheduler.submit(&sequence) {

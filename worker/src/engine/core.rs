@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use weir_model::backend::{Backend, Sampled};
+use weir_model::backend::{Backend, Sampled, Scored};
 use weir_model::tokenizer::Tokenizer;
 use weir_protocol::worker::{LoadedModel, finish::Reason};
 use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
@@ -12,7 +12,7 @@ use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
 use super::held::HeldRuns;
 use super::masks::{Advanced, Places};
 use super::observe::Observer;
-use super::output::logprob;
+use super::output::{logprob, prompt_token};
 use super::pace::Pace;
 use super::request::Served;
 use super::run::RunNumber;
@@ -51,6 +51,7 @@ pub(crate) struct Engine {
     pub(super) places: Places,
     pub(super) draining: bool,
     pub(super) sampled: Vec<Sampled>,
+    scored: Vec<Scored>,
     /// Runs that got a row in this step.
     touched: Vec<RunNumber>,
     over_memory: bool,
@@ -75,6 +76,7 @@ impl Engine {
             places,
             draining: false,
             sampled: Vec::new(),
+            scored: Vec::new(),
             touched: Vec::new(),
             over_memory: false,
             swept: Instant::now(),
@@ -135,8 +137,25 @@ impl Engine {
         }
     }
 
+    /// Gives what was said of prompts to their runs.
+    fn complete_scores(&mut self) {
+        let Parts {
+            backend, tokenizer, ..
+        } = &mut self.parts;
+        backend.take_scored(&mut self.scored);
+        for scored in self.scored.drain(..) {
+            let (number, _) = RunNumber::of(scored.sequence);
+            self.runs.change(number, |run| {
+                run.score(scored.position, || {
+                    prompt_token(tokenizer, scored.token.token, Some(&scored.token))
+                });
+            });
+        }
+    }
+
     /// Gives every sampled token to its run.
     pub(super) fn complete(&mut self, now: Instant) {
+        self.complete_scores();
         let Self {
             parts,
             runs,

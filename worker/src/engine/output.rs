@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_grammar::{CallParser, CallPiece, GrammarError, Parsed};
 use weir_model::backend::Sampled;
 use weir_model::tokenizer::{DecodeStart, Detokenizer, StopMatcher, Tokenizer};
-use weir_protocol::worker::{Finish, Logprob, ToolCall, finish::Reason, logprob::Top};
+use weir_protocol::worker::{Finish, Logprob, PromptToken, ToolCall, finish::Reason, logprob::Top};
 
 use super::request::Request;
 
@@ -206,6 +206,30 @@ fn stopped_by(stop: &str) -> Finish {
 /// What a row says about its token's probability.
 pub(crate) fn logprob(tokenizer: &Tokenizer, sampled: &Sampled) -> Logprob {
     let (token, token_bytes) = spelled(tokenizer, sampled.token);
+    Logprob {
+        logprob: sampled.logprob,
+        token,
+        token_bytes: token_bytes.into(),
+        top: alternatives(tokenizer, sampled),
+    }
+}
+
+/// What a row says about a token of the prompt; of the first nothing was expected.
+pub(crate) fn prompt_token(
+    tokenizer: &Tokenizer,
+    token: u32,
+    scored: Option<&Sampled>,
+) -> PromptToken {
+    let (token, token_bytes) = spelled(tokenizer, token);
+    PromptToken {
+        logprob: scored.map(|scored| scored.logprob),
+        token,
+        token_bytes: token_bytes.into(),
+        top: scored.map_or_else(Vec::new, |scored| alternatives(tokenizer, scored)),
+    }
+}
+
+fn alternatives(tokenizer: &Tokenizer, sampled: &Sampled) -> Vec<Top> {
     let top = sampled.top.iter().map(|(token_id, logprob)| {
         let (token, token_bytes) = spelled(tokenizer, *token_id);
         Top {
@@ -215,12 +239,7 @@ pub(crate) fn logprob(tokenizer: &Tokenizer, sampled: &Sampled) -> Logprob {
             token_bytes: token_bytes.into(),
         }
     });
-    Logprob {
-        logprob: sampled.logprob,
-        token,
-        token_bytes: token_bytes.into(),
-        top: top.collect(),
-    }
+    top.collect()
 }
 
 /// A token's text and bytes. A special token writes no text and is shown by its name, so that a client can tell it from nothing.

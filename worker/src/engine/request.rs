@@ -18,6 +18,8 @@ pub(crate) type RunKey = [u8; 16];
 const CHOICES_MAX: u32 = 128;
 /// Alternatives per token: as much as any client of the OpenAI API may ask for, and little enough to send with every token.
 const LOGPROBS_MAX: u32 = 20;
+/// Log-probabilities of one prompt's tokens and their alternatives: some 10 MB.
+const PROMPT_LOGPROBS_MAX: u64 = 1 << 16;
 /// Stop strings per run, and the length of one: each is matched against every byte of output.
 const STOPS_MAX: usize = 32;
 const STOP_BYTES_MAX: usize = 1024;
@@ -35,6 +37,8 @@ pub(crate) struct Served {
     pub(crate) vocab: u32,
     /// Positions per sequence.
     pub(crate) context_tokens: u32,
+    /// Whether the device says what it expected of a prompt's tokens.
+    pub(crate) scores_prompts: bool,
 }
 
 /// A request that can be carried out.
@@ -102,6 +106,7 @@ impl Request {
         let scope = trust_scope(&submit.trust_scope)?;
         let sampling = submit.sampling.unwrap_or_else(greedy);
         check_sampling(&sampling, served)?;
+        check_scores(&submit.prompt, &sampling, served)?;
         let grammar = check_grammar(submit.grammar.as_ref(), grammar, &sampling)?;
         let end_tokens = if sampling.ignore_eos {
             Arc::from([])
@@ -123,6 +128,7 @@ impl Request {
             frequency_penalty: sampling.frequency_penalty,
             repetition_penalty: sampling.repetition_penalty,
             logprobs: sampling.logprobs,
+            prompt_logprobs: sampling.prompt_logprobs,
             masked_until_min: masked.into(),
             min_tokens: sampling.min_tokens.min(max_tokens),
         };
@@ -227,7 +233,10 @@ fn check_sampling(sampling: &Sampling, served: &Served) -> Result<(), Refusal> {
             );
         }
     }
-    if s.logprobs.is_some_and(|count| count > LOGPROBS_MAX) {
+    if s.logprobs
+        .max(s.prompt_logprobs)
+        .is_some_and(|count| count > LOGPROBS_MAX)
+    {
         return refuse(
             Code::Invalid,
             format!("more than {LOGPROBS_MAX} alternatives per token"),
@@ -251,6 +260,28 @@ fn check_sampling(sampling: &Sampling, served: &Served) -> Result<(), Refusal> {
             format!(
                 "at most {STOP_TOKENS_MAX} stop tokens are possible, each below {}",
                 served.vocab
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// What is said of a prompt is kept until its first token of output.
+fn check_scores(prompt: &[u32], sampling: &Sampling, served: &Served) -> Result<(), Refusal> {
+    let Some(alternatives) = sampling.prompt_logprobs else {
+        return Ok(());
+    };
+    if !served.scores_prompts {
+        let what = "prompt_logprobs are not possible on this worker's device; leave them out";
+        return refuse(Code::Invalid, what);
+    }
+    let entries = prompt.len() as u64 * (1 + u64::from(alternatives));
+    if entries > PROMPT_LOGPROBS_MAX {
+        return refuse(
+            Code::Invalid,
+            format!(
+                "prompt_logprobs of {} tokens with {alternatives} alternatives each are {entries} entries, and {PROMPT_LOGPROBS_MAX} are possible; ask for fewer alternatives, or in parts",
+                prompt.len()
             ),
         );
     }

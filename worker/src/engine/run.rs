@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use weir_grammar::GrammarError;
 use weir_model::backend::SamplingParams;
-use weir_protocol::worker::{Finish, Logprob, Row, Started, finish::Reason};
+use weir_protocol::worker::{Finish, Logprob, PromptToken, Row, Started, finish::Reason};
 use weir_scheduler::SequenceId;
 
 use super::command::SessionId;
@@ -16,6 +16,9 @@ use super::window::Window;
 
 /// Rows a run may have unacknowledged before it is paused, whatever its credit: at the row's size a few megabytes.
 pub(crate) const WINDOW_ROWS_MAX: u64 = 16_384;
+
+/// Tokens of a prompt that one row speaks of: with all alternatives a row stays far below what a frame may hold.
+const PROMPT_TOKENS_PER_ROW: usize = 128;
 
 /// Bits of a sequence id that number the choice; the rest number the run.
 const CHOICE_BITS: u32 = 8;
@@ -70,6 +73,8 @@ pub(crate) struct Run {
     live_choices: u32,
     pub(crate) times: Times,
     started: Option<Started>,
+    /// What is known of the prompt's tokens, where asked for and until its rows are made.
+    prompt: Vec<PromptToken>,
     wire_key: Bytes,
 }
 
@@ -115,6 +120,7 @@ impl Run {
                 trace: request.trace,
             },
             started: None,
+            prompt: Vec::new(),
             wire_key: Bytes::copy_from_slice(&request.key),
         }
     }
@@ -157,6 +163,8 @@ impl Run {
     /// Sampling of one choice. The first has the seed as given, so that `n` does not change what it says.
     pub(crate) fn sampling_of(&self, choice: u32) -> SamplingParams {
         let mut params = self.sampling.clone();
+        // Of the prompt is spoken once.
+        params.prompt_logprobs = params.prompt_logprobs.filter(|_| choice == 0);
         params.seed = params
             .seed
             .wrapping_add(u64::from(choice).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -182,6 +190,26 @@ impl Run {
         Some(waited)
     }
 
+    /// What the model expected of the prompt's token at this position. What is said again after a preemption is known already.
+    pub(crate) fn score(&mut self, position: u32, token: impl FnOnce() -> PromptToken) {
+        if position as usize == self.prompt.len() {
+            self.prompt.push(token());
+        }
+    }
+
+    /// Makes the rows that say what was expected of the prompt.
+    fn push_prompt(&mut self) {
+        let prompt = std::mem::take(&mut self.prompt);
+        let mut prompt = prompt.into_iter().peekable();
+        while prompt.peek().is_some() {
+            let prompt_logprobs = prompt.by_ref().take(PROMPT_TOKENS_PER_ROW).collect();
+            self.push(Row {
+                prompt_logprobs,
+                ..Row::default()
+            });
+        }
+    }
+
     /// Adds a sampled token of a live choice. Returns how the choice ended, if it did.
     pub(crate) fn take(
         &mut self,
@@ -189,6 +217,9 @@ impl Run {
         token: u32,
         (logprob, is_complete): (Option<Logprob>, bool),
     ) -> Option<Reason> {
+        if choice == 0 {
+            self.push_prompt();
+        }
         let entry = &mut self.choices[choice as usize];
         assert!(entry.live, "a token came for a choice that has ended");
         let added = match entry.text.take(token, &self.rules, is_complete) {

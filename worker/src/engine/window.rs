@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
-use weir_protocol::worker::{Row, ToolCall};
+use weir_protocol::worker::{PromptToken, Row, ToolCall};
 
 /// Bytes a row costs besides its text and alternatives.
 const ROW_BYTES: usize = size_of::<Row>();
+/// Bytes of an alternative.
+const TOP_BYTES: usize = 96;
 
 /// Rows from the oldest unacknowledged one on, and how far they have been sent under the present epoch.
 #[derive(Debug, Default)]
@@ -98,10 +100,16 @@ impl Window {
 
 fn row_bytes(row: &Row) -> usize {
     let logprob = row.logprob.as_ref().map_or(0, |logprob| {
-        logprob.token.len() + logprob.token_bytes.len() + logprob.top.len() * 96
+        logprob.token.len() + logprob.token_bytes.len() + logprob.top.len() * TOP_BYTES
     });
+    let prompt: usize = row.prompt_logprobs.iter().map(prompt_bytes).sum();
     let calls: usize = row.tool_calls.iter().map(call_bytes).sum();
-    ROW_BYTES + row.text.len() + logprob + calls
+    ROW_BYTES + row.text.len() + logprob + prompt + calls
+}
+
+fn prompt_bytes(token: &PromptToken) -> usize {
+    let text = token.token.len() + token.token_bytes.len();
+    size_of::<PromptToken>() + text + token.top.len() * TOP_BYTES
 }
 
 fn call_bytes(call: &ToolCall) -> usize {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
 use weir_model::backend::{
-    Ahead, Backend, BackendError, BackendLimits, DeviceName, Masks, Sampled, SamplingParams,
+    Ahead, Backend, BackendError, BackendLimits, DeviceName, Masks, Sampled, SamplingParams, Scored,
 };
 use weir_model::tokenizer::Tokenizer;
 use weir_scheduler::{Batch, Row, SlotId, UNSEEN};
@@ -100,6 +100,7 @@ pub(crate) struct FakeBackend {
     /// Whether steps may be started ahead; then those that were started and not read, and what each slot sampled last.
     runs_ahead: bool,
     flights: VecDeque<Vec<Sampled>>,
+    scored: Vec<Scored>,
     last: Vec<u32>,
 }
 
@@ -113,6 +114,7 @@ impl FakeBackend {
             controls,
             runs_ahead,
             flights: VecDeque::new(),
+            scored: Vec::new(),
         }
     }
 
@@ -153,7 +155,12 @@ impl Backend for FakeBackend {
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), BackendError> {
         *sampled = self.compute(batch, masks)?;
+        self.scored = self.score(batch);
         Ok(())
+    }
+
+    fn take_scored(&mut self, scored: &mut Vec<Scored>) {
+        scored.append(&mut self.scored);
     }
 
     fn ahead(&mut self) -> Option<&mut dyn Ahead> {
@@ -179,6 +186,34 @@ impl Ahead for FakeBackend {
 }
 
 impl FakeBackend {
+    /// A token's log-probability is its own place, negated.
+    fn score(&self, batch: &Batch) -> Vec<Scored> {
+        let mut all = Vec::new();
+        for row in &batch.rows {
+            let (params, prompt) = self.slots[row.slot.0 as usize].as_ref().expect("open");
+            let Some(alternatives) = params.prompt_logprobs else {
+                continue;
+            };
+            for position in row.start + 1..=row.start + row.known_count() {
+                let Some(&token) = prompt.get(position as usize) else {
+                    break;
+                };
+                all.push(Scored {
+                    sequence: row.sequence,
+                    position,
+                    token: Sampled {
+                        token,
+                        logprob: -(position as f32),
+                        top: (0..alternatives)
+                            .map(|rank| (u32::from(b'a') + rank, -0.5))
+                            .collect(),
+                    },
+                });
+            }
+        }
+        all
+    }
+
     fn compute(&mut self, batch: &Batch, masks: &dyn Masks) -> Result<Vec<Sampled>, BackendError> {
         let mut sampled = Vec::new();
         match self.controls.pass() {

@@ -23,6 +23,7 @@ pub(crate) const LIMITS: BackendLimits = BackendLimits {
     context_tokens: 512,
     kv_bytes: 1 << 20,
     max_drafts: u32::MAX,
+    scores_prompts: true,
 };
 
 pub(crate) struct TestWorker {

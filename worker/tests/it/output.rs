@@ -210,6 +210,48 @@ async fn logprobs_name_the_token_and_its_alternatives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn prompt_logprobs_name_every_token_of_a_prompt_before_the_first_of_its_output() {
+    let worker = TestWorker::start().await;
+    let mut gateway = Gateway::connect(&worker.socket(), hello(1)).await.unwrap();
+    let prompt: Vec<u32> = (0..300).map(|at| 97 + at % 20).collect();
+    // The first fills the cache, the others may not start from there.
+    for run in 1..4 {
+        let mut frame = submit(run, &prompt, 3);
+        frame.trust_scope = vec![1; 32].into();
+        frame.credit = 2;
+        frame.sampling = Some(weir_protocol::worker::Sampling {
+            prompt_logprobs: (run > 1).then_some(2),
+            ..sampling()
+        });
+        gateway.send(frame).await;
+        gateway.progress(run, 0, 1_000).await;
+        let rows = gateway.rows_to_the_end().await;
+        let started = rows[0].started.unwrap();
+        let said: Vec<_> = rows.iter().flat_map(|row| &row.prompt_logprobs).collect();
+        if run == 1 {
+            assert_eq!(said.len(), 0);
+            continue;
+        }
+        assert_eq!((started.cached_tokens, said.len()), (0, 300));
+        let places: Vec<_> = said.iter().map(|token| token.logprob).collect();
+        assert_eq!(places[..3], [None, Some(-1.0), Some(-2.0)]);
+        assert_eq!(places[299], Some(-299.0));
+        let letters: String = said.iter().map(|token| token.token.as_str()).collect();
+        assert!(letters.starts_with("abcdefghijklmnopqrstabc"), "{letters}");
+        let top: Vec<_> = said[1].top.iter().map(|top| top.token.as_str()).collect();
+        assert_eq!((said[0].top.len(), top), (0, vec!["a", "b"]));
+        let tokens: Vec<u32> = rows.iter().map(|row| row.tokens).collect();
+        assert_eq!(
+            tokens,
+            [0, 0, 0, 1, 1, 1],
+            "128 a row, and nothing of it is billed"
+        );
+        let indexes: Vec<u64> = rows.iter().map(|row| row.index).collect();
+        assert_eq!(indexes, [0, 1, 2, 3, 4, 5]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_runs_at_once_give_every_token_once() {
     let worker = TestWorker::start().await;
     let mut gateway = Gateway::connect(&worker.socket(), hello(1)).await.unwrap();

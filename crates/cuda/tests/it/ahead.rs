@@ -32,6 +32,7 @@ fn run(backend: &mut CudaBackend<Shim>, runs_ahead: bool) -> (Outputs, u32) {
             priority: Priority::Standard,
             scope: None,
             group: id,
+            uncached: false,
         };
         scheduler.submit(&new).unwrap();
     }

@@ -40,6 +40,7 @@ fn row(random: &mut Random, vocab: usize) -> Row {
         frequency_penalty: either(0.0, 0.3),
         repetition_penalty: either(1.0, 1.3),
         logprobs: (either(0.0, 1.0) > 0.0).then_some(4),
+        prompt_logprobs: None,
         min_tokens: either(0.0, 6.0) as u32,
         masked_until_min: masked,
         seed: random.next(),

@@ -121,5 +121,6 @@ pub(super) fn limits(
         context_tokens: config.context_at_most(options.context_tokens),
         kv_bytes: blocks * block_bytes,
         max_drafts: u32::MAX,
+        scores_prompts: true,
     })
 }

@@ -86,13 +86,8 @@ impl CpuBackend {
             if !*holds {
                 continue;
             }
-            let chosen = chosen.map_err(|NotANumber| BackendError::Device {
-                step: batch.step,
-                what: format!(
-                    "logits of sequence {} are not numbers; the weights are broken",
-                    row.sequence.0
-                ),
-            })?;
+            let chosen =
+                chosen.map_err(|NotANumber| sampler::broken_weights(batch.step, row.sequence))?;
             let guess = batch.row_drafts(row).get(place.drafts as usize);
             *holds = guess == Some(&chosen.token);
             let slot = &mut self.slots[row.slot.0 as usize];

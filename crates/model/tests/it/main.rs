@@ -12,3 +12,4 @@ mod harness;
 mod invariance;
 mod parity;
 mod quantize;
+mod scores;

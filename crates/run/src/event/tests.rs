@@ -88,6 +88,7 @@ fn delta(text: &str, choice: u32, choice_finish_reason: Option<FinishReason>) ->
         tokens: 1,
         choice,
         logprobs: None,
+        prompt_logprobs: Vec::new(),
         tool_calls: Vec::new(),
         choice_finish_reason,
     }
@@ -107,13 +108,25 @@ fn any_logprob() -> impl Strategy<Value = TokenLogprob> {
         })
 }
 
+fn any_prompt_logprob() -> impl Strategy<Value = PromptLogprob> {
+    let top = proptest::collection::vec(any_logprob(), 0..2);
+    let of = (any_logprob(), any::<bool>(), top);
+    of.prop_map(|(own, is_first, top)| PromptLogprob {
+        token: own.token,
+        bytes: own.bytes,
+        logprob: (!is_first).then_some(own.logprob),
+        top,
+    })
+}
+
 proptest! {
     #[test]
     fn a_delta_decodes_to_what_was_encoded(
         text in ".{0,20}", tokens in 0_u32..9, choice in 0_u32..3, sequence in 1_u64..u64::MAX,
         logprobs in proptest::option::of(proptest::collection::vec(any_logprob(), 0..3)),
+        prompt_logprobs in proptest::collection::vec(any_prompt_logprob(), 0..3),
     ) {
-        let kind = EventKind::Delta { text, tokens, choice, logprobs, choice_finish_reason: None, tool_calls: Vec::new() };
+        let kind = EventKind::Delta { text, tokens, choice, logprobs, prompt_logprobs, choice_finish_reason: None, tool_calls: Vec::new() };
         let event = Event { sequence: Sequence(sequence), kind };
         let data = event.encode();
         prop_assert!(!data.contains(&b'\n'), "an SSE data line cannot hold a line break");

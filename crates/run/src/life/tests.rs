@@ -338,6 +338,7 @@ fn events_of(run: &Run, step: &Move) -> (Vec<Event>, Option<Terminal>, bool) {
         tokens,
         choice: 0,
         logprobs: None,
+        prompt_logprobs: Vec::new(),
         choice_finish_reason: None,
         tool_calls: Vec::new(),
     }));

@@ -236,6 +236,9 @@ impl Scheduler {
         let scope = sequence.scope;
         let root = &pool.scopes.get(scope).root;
         hits.clear();
+        if !sequence.may_hit() {
+            return 0;
+        }
         let most = (sequence.len() - 1) / block_tokens;
         for index in 0..most {
             let digest = sequence.digest(keyer, root, block_tokens, index);
@@ -254,7 +257,7 @@ impl Scheduler {
     fn defer(&mut self, at: u32, hits: u32) -> bool {
         let block_tokens = self.config.limits.block_tokens;
         let sequence = self.sequence(at);
-        if hits >= (sequence.len() - 1) / block_tokens {
+        if !sequence.may_hit() || hits >= (sequence.len() - 1) / block_tokens {
             return false;
         }
         let (scope, priority, digest) = (

@@ -18,6 +18,8 @@ pub struct NewSequence<'a> {
     pub scope: Option<[u8; 32]>,
     /// The request it belongs to: the choices of one request (`n > 1`) share the prompt even without a scope. Never reused.
     pub group: u64,
+    /// Whether every token of its prompt is computed before its first output, whatever the cache has: something is said of each.
+    pub uncached: bool,
 }
 
 /// Why a sequence was not queued.

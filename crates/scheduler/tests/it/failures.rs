@@ -29,6 +29,7 @@ fn request(group: u64, prompt: u32, max_output: u32) -> Request {
         priority: Priority::Standard,
         scope: Some(1),
         group,
+        uncached: false,
     }
 }
 

@@ -20,6 +20,7 @@ fn request(group: u64, prompt: u32, max_output: u32, priority: Priority) -> Requ
                 priority,
                 scope: Some(1),
                 group,
+                uncached: false,
             };
         }
     }
@@ -198,6 +199,7 @@ fn choices_of_a_request_without_a_scope_share_its_prompt_and_nobody_else_does() 
     assert_eq!(world.device.computed_tokens, 320 + 1 + 3 * 16);
     let stranger = Request {
         group: 2,
+        uncached: false,
         ..private.clone()
     };
     let stranger = world.submit(stranger).unwrap();

@@ -52,6 +52,7 @@ fn request(random: &mut Random, group: u64) -> Request {
             [random.below(3) as usize],
         scope: (scope < 3).then(|| u8::try_from(scope).unwrap()),
         group,
+        uncached: random.chance(10),
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) struct Request {
     pub(crate) priority: Priority,
     pub(crate) scope: Option<u8>,
     pub(crate) group: u64,
+    pub(crate) uncached: bool,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +83,7 @@ impl World {
             priority: request.priority,
             scope: request.scope.map(|scope| [scope; 32]),
             group: request.group,
+            uncached: request.uncached,
         })?;
         self.requests.insert(id, request);
         let record = Record {
@@ -177,6 +179,8 @@ impl World {
                     let (prompt, output) = self.scheduler.tokens(id).unwrap();
                     assert_eq!(prompt, self.requests[&id].prompt);
                     assert_eq!(output, record.output, "the slot opens with all output");
+                    let takes_all = self.requests[&id].uncached && output.is_empty();
+                    assert!(!takes_all || cached_tokens == 0, "all of it is computed");
                 }
                 Event::Preempted { id, .. } => {
                     self.trace = mix(self.trace ^ id.0 ^ 1 << 40);

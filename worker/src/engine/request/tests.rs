@@ -6,6 +6,7 @@ fn served() -> Served {
         end_tokens: Arc::from([2]),
         vocab: 300,
         context_tokens: 100,
+        scores_prompts: true,
     }
 }
 

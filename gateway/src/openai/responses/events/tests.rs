@@ -22,6 +22,7 @@ fn delta(text: &str, logprobs: bool) -> EventKind {
         tokens: 1,
         choice: 0,
         logprobs: logprobs.then(|| vec![token]),
+        prompt_logprobs: Vec::new(),
         tool_calls: Vec::new(),
         choice_finish_reason: None,
     }
