@@ -14,6 +14,7 @@ mod audit;
 mod binaries;
 mod certificates;
 mod control_plane;
+mod existing;
 mod helm;
 mod images;
 mod kubectl;
@@ -28,6 +29,7 @@ pub use audit::{Audit, Call};
 pub use binaries::{Binaries, Layer, MODULES};
 pub use certificates::{Authority, Issued};
 pub use control_plane::ControlPlane;
+pub use existing::{EXISTING, Existing, TEST_LABEL, existing};
 pub use helm::{Helm, objects};
 pub use images::{Images, image_name, programs};
 pub use kubectl::{Kubectl, Said};
@@ -35,6 +37,9 @@ pub use node::Node;
 pub use process::Process;
 pub use scale::Scale;
 pub use tools::missing as missing_packages;
+
+/// What `WEIR_CLUSTER_LAYERS` says where only an existing cluster is to be used.
+pub const NO_LAYER: &str = "existing";
 
 /// The programs of a layer; `None`, after a line that says so, where it cannot run on this machine and need not.
 ///

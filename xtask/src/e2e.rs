@@ -1,8 +1,11 @@
 //! `cargo xtask e2e`: builds a Kubernetes cluster from pinned programs, and runs the tests on it or holds it up for people.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail, ensure};
 use weir_e2e::cluster::{
-    Binaries, ControlPlane, Images, Layer, Node, Scale, image_name, missing_packages, programs,
+    Binaries, ControlPlane, EXISTING, Existing, Images, Layer, NO_LAYER, Node, Scale, image_name,
+    missing_packages, programs,
 };
 
 use crate::test::{self, Extent};
@@ -12,6 +15,8 @@ const PARTS: [&str; 3] = ["operator", "gateway", "worker"];
 const HELP: &str = "\
 cargo xtask e2e                      run the tests of every layer that can run here
 cargo xtask e2e --layer LAYER        run the tests of one layer
+cargo xtask e2e --kubeconfig FILE    run the tests that change only objects, on a cluster that exists already and has no Weir; its
+                                     user must be an administrator, and what the tests made is removed afterwards
 cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed, until Enter or Ctrl-C; the API server alone where no
                                      layer is named
 
@@ -37,8 +42,25 @@ pub(crate) fn run(options: &[&str]) -> Result<String> {
             prepare(layer)?;
             test::cluster(&[layer])
         }
+        ["--kubeconfig", file] => on_existing(Path::new(file)),
         _ => bail!("{HELP}"),
     }
+}
+
+fn on_existing(kubeconfig: &Path) -> Result<String> {
+    let kubeconfig = std::path::absolute(kubeconfig)?;
+    let existing = Existing::at(&kubeconfig)?;
+    let settings = [
+        ("WEIR_CLUSTER_LAYERS", NO_LAYER),
+        (EXISTING, &kubeconfig.display().to_string()),
+    ];
+    let tested = test::cluster_with(&settings);
+    existing.clean()?;
+    tested?;
+    Ok(format!(
+        "the tests on the cluster of {} passed",
+        kubeconfig.display()
+    ))
 }
 
 fn named(name: &str) -> Result<Layer> {

@@ -187,9 +187,14 @@ fn end_to_end(extent: Extent, weir: &str, more: &[(&str, &str)]) -> Result<()> {
 /// Only the tests on a cluster, on these layers.
 pub(crate) fn cluster(layers: &[Layer]) -> Result<String> {
     let layers = names(layers);
-    let arguments = ["test", "--package", "weir-e2e", "--test", "cluster"];
-    cargo(&arguments, &[("WEIR_CLUSTER_LAYERS", &layers)])?;
+    cluster_with(&[("WEIR_CLUSTER_LAYERS", &layers)])?;
     Ok(format!("the tests on a cluster passed: {layers}"))
+}
+
+/// The same with these settings.
+pub(crate) fn cluster_with(settings: &[(&str, &str)]) -> Result<()> {
+    let arguments = ["test", "--package", "weir-e2e", "--test", "cluster"];
+    cargo(&arguments, settings)
 }
 
 fn names(layers: &[Layer]) -> String {

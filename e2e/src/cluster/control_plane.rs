@@ -13,7 +13,6 @@ use super::audit::Audit;
 use super::certificates::{Authority, Issued};
 use super::kubectl::Kubectl;
 use super::process::{Process, watch};
-use crate::repository;
 
 /// How long a program may take to come up on a machine that builds beside it.
 const UP_WITHIN: Duration = Duration::from_mins(2);
@@ -148,17 +147,7 @@ impl ControlPlane {
     /// # Errors
     /// A definition is refused.
     pub fn apply_crds(&self) -> Result<()> {
-        let folder = repository().join("crds").display().to_string();
-        let apply = [
-            "apply",
-            "--server-side",
-            "--field-manager=weir-install",
-            "-f",
-        ];
-        self.kubectl.run(&[&apply[..], &[&folder]].concat())?;
-        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "-f"];
-        self.kubectl.run(&[&wait[..], &[&folder]].concat())?;
-        Ok(())
+        self.kubectl.apply_crds()
     }
 
     /// Compacts etcd up to now: a watch or a list that names an older version is answered "gone", as after a long time away. The API

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::repository;
+
 /// kubectl for one cluster, perhaps as another user.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
@@ -125,6 +127,24 @@ impl Kubectl {
         let arguments = ["apply", "--server-side", &manager, "-o", "json", "-f", "-"];
         let said = self.say(&arguments, Some(&object.to_string()))?;
         serde_json::from_str(&checked(&arguments, said)?).context("what kubectl printed")
+    }
+
+    /// Applies `crds/` and waits until the kinds are served.
+    ///
+    /// # Errors
+    /// A definition is refused.
+    pub fn apply_crds(&self) -> Result<()> {
+        let folder = repository().join("crds").display().to_string();
+        let apply = [
+            "apply",
+            "--server-side",
+            "--field-manager=weir-install",
+            "-f",
+        ];
+        self.run(&[&apply[..], &[&folder]].concat())?;
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "-f"];
+        self.run(&[&wait[..], &[&folder]].concat())?;
+        Ok(())
     }
 
     /// Tries to apply an object without a trace, and gives the refusal; `None` where it would be taken.

@@ -12,6 +12,7 @@ mod chart;
 mod chart_full;
 mod definitions;
 mod documents;
+mod elsewhere;
 mod fetch;
 mod install;
 mod load;

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use weir_e2e::cluster::{ControlPlane, Kubectl};
+use weir_e2e::cluster::Kubectl;
 use weir_e2e::repository;
 
-use crate::plane::{namespace, shared};
+use crate::plane::{Shared, namespace, shared};
 
 const VERBS: &[&str] = &[
     "get",
@@ -106,7 +106,7 @@ fn review(account: &str, space: &str, verb: &str, resource: &str) -> Value {
 }
 
 /// What an account may do in a namespace, of everything there is.
-fn allowed(plane: &ControlPlane, account: &str, space: &str, resources: &[String]) -> Rights {
+fn allowed(plane: &Shared, account: &str, space: &str, resources: &[String]) -> Rights {
     let questions: Vec<(&str, &String)> = resources
         .iter()
         .flat_map(|resource| VERBS.iter().map(move |verb| (*verb, resource)))

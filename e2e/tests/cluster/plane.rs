@@ -1,24 +1,47 @@
-//! One control plane for all tests that change nothing but objects in a namespace of their own.
+//! One control plane, or one cluster, for all tests that change nothing but objects in a namespace of their own.
 
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use weir_e2e::cluster::{self, ControlPlane, Kubectl, Layer};
+use weir_e2e::cluster::{self, ControlPlane, Kubectl, Layer, TEST_LABEL};
 use weir_e2e::repository;
 
-/// The shared control plane with the kinds installed; `None` where the layer cannot run here.
-pub(crate) fn shared(test: &str) -> Option<&'static ControlPlane> {
-    static PLANE: OnceLock<Option<ControlPlane>> = OnceLock::new();
-    let plane = PLANE.get_or_init(|| {
+/// Where objects may be: a control plane that tests share, or a cluster that exists already.
+pub(crate) struct Shared {
+    kubectl: Kubectl,
+    // It ends with the process.
+    _plane: Option<ControlPlane>,
+}
+
+impl Shared {
+    /// kubectl as an administrator.
+    pub(crate) fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+}
+
+/// The shared one with the kinds installed; `None` where the layer cannot run here.
+pub(crate) fn shared(test: &str) -> Option<&'static Shared> {
+    static SHARED: OnceLock<Option<Shared>> = OnceLock::new();
+    let shared = SHARED.get_or_init(|| {
+        if let Some(kubectl) = cluster::existing().unwrap() {
+            return Some(Shared {
+                kubectl,
+                _plane: None,
+            });
+        }
         let binaries = cluster::layer(Layer::Api, "tests on an API server").unwrap()?;
         let plane = ControlPlane::start(&binaries).unwrap();
         plane.apply_crds().unwrap();
-        Some(plane)
+        Some(Shared {
+            kubectl: plane.kubectl().clone(),
+            _plane: Some(plane),
+        })
     });
-    if plane.is_none() {
+    if shared.is_none() {
         eprintln!("{test}: SKIPPED");
     }
-    plane.as_ref()
+    shared.as_ref()
 }
 
 /// A control plane of the test's own, for tests that stop or restart it.
@@ -29,7 +52,10 @@ pub(crate) fn own(test: &str) -> Option<ControlPlane> {
 
 /// Makes a namespace.
 pub(crate) fn namespace(kubectl: &Kubectl, name: &str) {
-    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    let labels = json!({TEST_LABEL: "true"});
+    let object = json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels},
+    });
     kubectl.apply("weir-test", &object).unwrap();
 }
 
