@@ -40,8 +40,9 @@ pub(crate) enum Extent {
 impl Extent {
     /// How often the tests that count faults inject one: kills of processes (with each store), crash points in process, worlds in which
     /// the power is cut eight times, request keys that two gateways are asked for at once, schemas that outputs follow, and how many times
-    /// the usual number of hostile clients come; changes of each file a parser is given, and how many seconds the engine's soak takes; deaths in the model of a run's life, and seeds of the simulations of queues and of rollouts.
-    fn counts(self) -> [(&'static str, &'static str); 12] {
+    /// the usual number of hostile clients come; changes of each file a parser is given, and how many seconds the engine's soak takes; deaths in the model of a run's life, seeds of the simulations of queues and of rollouts, and whether
+    /// the larger worlds of a rollout's pointers are looked through.
+    fn counts(self) -> [(&'static str, &'static str); 13] {
         match self {
             Self::Usual => [
                 ("WEIR_KILLS", "60"),
@@ -56,6 +57,7 @@ impl Extent {
                 ("WEIR_HOSTILE", "1"),
                 ("WEIR_FUZZ_ROUNDS", "400"),
                 ("WEIR_SOAK_S", "0"),
+                ("WEIR_POINTERS", "0"),
             ],
             Self::Full => [
                 ("WEIR_KILLS", "500"),
@@ -70,6 +72,7 @@ impl Extent {
                 ("WEIR_HOSTILE", "10"),
                 ("WEIR_FUZZ_ROUNDS", "100000"),
                 ("WEIR_SOAK_S", "1800"),
+                ("WEIR_POINTERS", "1"),
             ],
         }
     }

@@ -6,6 +6,7 @@ mod checks;
 mod faults;
 mod gateway;
 mod operator;
+mod pointers;
 mod random;
 mod rates;
 mod setup;
