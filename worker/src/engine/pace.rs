@@ -14,9 +14,11 @@ use super::cost::{CostFit, Costs, StepSize};
 const SHARED_MS: f64 = 40.0;
 /// A step's length while one sequence has the device for itself.
 const ALONE_MS: f64 = 120.0;
-/// A step that decodes is as long as this many times what its decodes cost, where that is longer than [`SHARED_MS`]: on a slow
-/// device a third of the time stays for prompts.
-const OVER_DECODES: f64 = 1.5;
+/// Where reading the weights alone takes most of [`SHARED_MS`], a step that decodes has this many times what its decodes cost for
+/// prompts, which are over sooner and read weights less often; up to [`EXTRA_MS`], and never less than half of what decodes cost.
+const OVER_DECODES: f64 = 2.0;
+const EXTRA_MS: f64 = 120.0;
+const LEAST_OVER_DECODES: f64 = 0.5;
 /// A step that only computes prompts is as long as this many times its fixed cost: three quarters of it are work on prompts.
 const OVER_FIXED: f64 = 4.0;
 /// Prompt tokens of a step before anything is known.
@@ -96,11 +98,17 @@ impl Pace {
 /// How long a step with prompt tokens should be.
 fn step_ms(costs: &Costs, decodes: u32, others: u32) -> f64 {
     if decodes > 0 {
-        return SHARED_MS.max(OVER_DECODES * costs.of_decodes(decodes));
+        return shared_ms(costs.of_decodes(decodes));
     }
     let target = if others > 0 { SHARED_MS } else { ALONE_MS };
     // A fixed cost that was not told apart yet must not make a step much longer than one that is alone.
     target.max((OVER_FIXED * costs.fixed).min(ALONE_MS + costs.fixed))
+}
+
+/// How long a step should be whose decodes cost so much.
+fn shared_ms(decodes_ms: f64) -> f64 {
+    let extra = (OVER_DECODES * decodes_ms).min(EXTRA_MS);
+    SHARED_MS.max(decodes_ms + extra.max(LEAST_OVER_DECODES * decodes_ms))
 }
 
 #[cfg(test)]
