@@ -67,8 +67,9 @@ impl Existing {
         self.kubectl.run(&spaces)?;
         for name in cluster_wide(&self.kubectl)?.difference(&self.before) {
             if is_ours(name) {
-                self.kubectl
-                    .run(&["delete", "--ignore-not-found", "--wait=false", name])?;
+                // A definition goes when its objects are gone: that is waited for.
+                let gone = ["delete", "--ignore-not-found", "--timeout=2m", name];
+                self.kubectl.run(&gone)?;
             }
         }
         Ok(())

@@ -165,6 +165,9 @@ impl Checks {
         let room = head
             .and_then(|head| head.attempt.as_ref())
             .and_then(|attempt| attempt.room);
+        // A breach sends everything back at once, in a pool without room for all of both to what is left of stable.
+        let is_thrown_back = matches!(room, Some(Room::Reduced | Room::Surge))
+            && head.is_some_and(|head| head.phase() == Phase::RollingBack);
         for gateway in gateways {
             let Some(table) = &gateway.table else {
                 continue;
@@ -174,7 +177,8 @@ impl Checks {
                 before.is_none_or(|before| before <= table.order),
                 "a gateway's table only grows"
             );
-            if self.is_exempt || room == Some(Room::Downtime) || table.order.emergency {
+            let is_exempt = self.is_exempt || is_thrown_back || room == Some(Room::Downtime);
+            if is_exempt || table.order.emergency {
                 continue;
             }
             // In a pool without any spare replica one less carries the load while versions are exchanged.

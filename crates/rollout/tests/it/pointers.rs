@@ -267,6 +267,10 @@ const BEHIND: Scope = Scope {
 };
 
 /// What is looked through; with `WEIR_POINTERS=1` what takes minutes, too.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how much is looked through is said from outside"
+)]
 fn scopes() -> Vec<Scope> {
     let mut scopes = vec![USUAL, BEHIND];
     if std::env::var("WEIR_POINTERS").is_ok_and(|text| text == "1") {
