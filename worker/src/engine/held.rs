@@ -33,8 +33,9 @@ pub(crate) struct HeldRuns {
 }
 
 impl HeldRuns {
-    /// Takes a run in under a new number.
+    /// Takes a run in under a new number, with the rows that it has already.
     pub(crate) fn insert(&mut self, number: RunNumber, run: Run) {
+        self.window_bytes += run.window.bytes();
         let replaced = self.by_key.insert(run.key, number);
         assert!(replaced.is_none(), "a run was started twice");
         self.runs.insert(number, run);

@@ -252,6 +252,25 @@ async fn prompt_logprobs_name_every_token_of_a_prompt_before_the_first_of_its_ou
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn runs_go_on_after_a_prompt_was_told_and_acknowledged() {
+    let worker = TestWorker::start().await;
+    let mut gateway = Gateway::connect(&worker.socket(), hello(1)).await.unwrap();
+    // What a run has when it comes in must count before it can be taken off again.
+    for run in 1..4 {
+        let mut frame = submit(run, &script(b"ab"), 2);
+        frame.sampling = Some(weir_protocol::worker::Sampling {
+            prompt_logprobs: (run < 3).then_some(2),
+            ..sampling()
+        });
+        gateway.send(frame).await;
+        let rows = gateway.rows_to_the_end().await;
+        assert_eq!(text(&rows), "ab");
+        let all = rows.last().unwrap().index + 1;
+        gateway.progress(run, all, all).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_runs_at_once_give_every_token_once() {
     let worker = TestWorker::start().await;
     let mut gateway = Gateway::connect(&worker.socket(), hello(1)).await.unwrap();

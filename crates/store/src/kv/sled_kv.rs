@@ -20,9 +20,18 @@ const CACHE_BYTES: u64 = 64 << 20;
 pub(crate) struct SledKv {
     database: sled::Db,
     /// Held for writing from the moment a batch becomes visible until it is durable.
-    visible: RwLock<()>,
+    visible: RwLock<Visible>,
     /// sled's log, to sync it.
     log: File,
+}
+
+/// What readers would see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Visible {
+    /// What was committed.
+    Durable,
+    /// A batch whose sync failed, too. sled cannot take it back, so nothing is read until the files are opened again.
+    Unsynced,
 }
 
 /// sled keeps a value in a file of its own when it is about as large as a segment (512 KiB); well below that to be sure.
@@ -41,7 +50,7 @@ impl SledKv {
         let log = File::open(path.join("db")).map_err(|error| KvError::from_io(&error))?;
         Ok(Self {
             database,
-            visible: RwLock::new(()),
+            visible: RwLock::new(Visible::Durable),
             log,
         })
     }
@@ -55,10 +64,16 @@ impl Kv for SledKv {
     }
 
     fn view(&self) -> Result<Box<dyn View + '_>, KvError> {
-        Ok(Box::new(SledView {
-            database: &self.database,
-            _durable: self.visible.read(),
-        }))
+        let visible = self.visible.read();
+        match *visible {
+            Visible::Durable => Ok(Box::new(SledView {
+                database: &self.database,
+                _durable: visible,
+            })),
+            Visible::Unsynced => Err(KvError::Io(
+                "the last commit could not be synced, and what is there now may not last".into(),
+            )),
+        }
     }
 
     fn commit_with(&self, batch: &Batch, publish: &mut dyn FnMut()) -> Result<(), KvError> {
@@ -69,7 +84,8 @@ impl Kv for SledKv {
                 None => all.remove(key.as_slice()),
             }
         }
-        let _hidden = self.visible.write();
+        let mut visible = self.visible.write();
+        *visible = Visible::Unsynced;
         self.database
             .apply_batch(all)
             .map_err(|error| any(&error))?;
@@ -85,6 +101,7 @@ impl Kv for SledKv {
             self.log.sync_data()
         };
         synced.map_err(|error| KvError::from_io(&error))?;
+        *visible = Visible::Durable;
         publish();
         Ok(())
     }
@@ -92,7 +109,7 @@ impl Kv for SledKv {
 
 struct SledView<'a> {
     database: &'a sled::Db,
-    _durable: RwLockReadGuard<'a, ()>,
+    _durable: RwLockReadGuard<'a, Visible>,
 }
 
 impl View for SledView<'_> {
@@ -132,5 +149,31 @@ fn any(error: &sled::Error) -> KvError {
             cause: error.to_string(),
         },
         other => KvError::Io(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str) -> Batch {
+        Batch::from([(key.into(), Some(b"value".to_vec()))])
+    }
+
+    #[test]
+    fn nothing_is_read_after_a_commit_that_could_not_be_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut kv = SledKv::open(folder.path()).unwrap();
+        kv.commit(&put("a")).unwrap();
+        // A pipe takes no sync.
+        let (end, _) = std::io::pipe().unwrap();
+        let log = std::mem::replace(&mut kv.log, File::from(std::os::fd::OwnedFd::from(end)));
+        kv.commit(&put("b")).unwrap_err();
+        kv.log = log;
+        let error = kv.view().err().expect("no view").to_string();
+        assert!(error.contains("could not be synced"), "{error}");
+        drop(kv);
+        let kv = SledKv::open(folder.path()).unwrap();
+        assert!(kv.view().unwrap().get(b"a").unwrap().is_some());
     }
 }
