@@ -41,15 +41,15 @@ pub struct WorkerArgs {
     /// Threads for the forward pass [default: all cores].
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<usize>,
-    /// Sequences that run at the same time.
-    #[arg(long, value_name = "COUNT", default_value_t = EngineSettings::default().max_running)]
-    pub max_running: u32,
-    /// Tokens per engine step.
-    #[arg(long, value_name = "TOKENS", default_value_t = EngineSettings::default().max_batch_tokens)]
-    pub max_batch_tokens: u32,
-    /// Bytes of memory for keys and values.
-    #[arg(long, value_name = "BYTES", default_value_t = EngineSettings::default().kv_bytes)]
-    pub kv_bytes: u64,
+    /// Sequences that run at the same time [default: 64, on a GPU 256].
+    #[arg(long, value_name = "COUNT")]
+    pub max_running: Option<u32>,
+    /// Tokens per engine step [default: 2048, on a GPU 8192].
+    #[arg(long, value_name = "TOKENS")]
+    pub max_batch_tokens: Option<u32>,
+    /// Bytes of memory for keys and values [default: 1 GiB, on a GPU nine tenths of what weights and steps leave].
+    #[arg(long, value_name = "BYTES")]
+    pub kv_bytes: Option<u64>,
     /// Positions per KV block.
     #[arg(long, value_name = "TOKENS", default_value_t = EngineSettings::default().block_tokens)]
     pub block_tokens: u32,

@@ -48,15 +48,15 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// Limits of the engine. The pool's `spec.engine`.
+/// Limits of the engine. The pool's `spec.engine`. What is absent depends on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
     /// Sequences that run at the same time.
-    pub max_running: u32,
+    pub max_running: Option<u32>,
     /// Tokens per step.
-    pub max_batch_tokens: u32,
-    /// Memory for keys and values.
-    pub kv_bytes: u64,
+    pub max_batch_tokens: Option<u32>,
+    /// Memory for keys and values; on a GPU by itself most of what weights and steps leave.
+    pub kv_bytes: Option<u64>,
     /// Positions per KV block.
     pub block_tokens: u32,
     /// Number format of keys and values.
@@ -95,13 +95,48 @@ pub enum WeightFormat {
     Int4,
 }
 
+/// What a device takes where nothing was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepLimits {
+    pub(crate) max_running: u32,
+    pub(crate) max_batch_tokens: u32,
+}
+
+/// What a laptop serves a small model with.
+pub(crate) const ON_CPU: StepLimits = StepLimits {
+    max_running: 64,
+    max_batch_tokens: 2048,
+};
+/// Likewise, for keys and values.
+pub(crate) const KV_BYTES_ON_CPU: u64 = 1 << 30;
+
+/// A GPU reads its weights once a step, whatever is in it, so steps are large.
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(dead_code, reason = "nothing else runs on a GPU")
+)]
+pub(crate) const ON_GPU: StepLimits = StepLimits {
+    max_running: 256,
+    max_batch_tokens: 8192,
+};
+
+impl EngineSettings {
+    /// What was told, else what the device takes.
+    pub(crate) fn limits(&self, absent: StepLimits) -> StepLimits {
+        StepLimits {
+            max_running: self.max_running.unwrap_or(absent.max_running),
+            max_batch_tokens: self.max_batch_tokens.unwrap_or(absent.max_batch_tokens),
+        }
+    }
+}
+
 impl Default for EngineSettings {
-    /// The defaults of a pool that says nothing: what a laptop serves a small model with.
+    /// The defaults of a pool that says nothing.
     fn default() -> Self {
         Self {
-            max_running: 64,
-            max_batch_tokens: 2048,
-            kv_bytes: 1 << 30,
+            max_running: None,
+            max_batch_tokens: None,
+            kv_bytes: None,
             block_tokens: 16,
             kv_dtype: KvDtype::Bf16,
             weights: WeightFormat::Stored,

@@ -4,7 +4,10 @@ use weir_model::backend::Backend;
 use weir_model::quant::QuantKind;
 use weir_model::{CpuOptions, KvType, OpenFiles, load_cpu};
 
-use crate::config::{DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat};
+use crate::config::{
+    DeviceChoice, DeviceSettings, EngineSettings, KV_BYTES_ON_CPU, KvDtype, ON_CPU, StepLimits,
+    WeightFormat,
+};
 use crate::load::LoadError;
 
 /// What a worker was told to run on, and found.
@@ -68,20 +71,21 @@ fn open_cpu(
     context_tokens: u32,
     settings: &EngineSettings,
 ) -> Result<Box<dyn Backend>, LoadError> {
-    let EngineSettings {
+    let StepLimits {
         max_running,
         max_batch_tokens,
+    } = settings.limits(ON_CPU);
+    let EngineSettings {
         kv_bytes,
         block_tokens,
         kv_dtype,
         weights,
-        draft_tokens: _,
-        max_waiting: _,
         threads,
+        ..
     } = *settings;
     let options = CpuOptions {
         threads: threads.unwrap_or(0),
-        kv_bytes,
+        kv_bytes: kv_bytes.unwrap_or(KV_BYTES_ON_CPU),
         kv_type: match kv_dtype {
             KvDtype::F32 => KvType::F32,
             KvDtype::Bf16 => KvType::Bf16,
@@ -110,6 +114,7 @@ mod gpu {
     use super::{
         Backend, DeviceSettings, EngineSettings, KvDtype, LoadError, OpenFiles, weight_format,
     };
+    use crate::config::ON_GPU;
     use crate::error::chain;
 
     /// Proof that the libraries are there, and the first device.
@@ -151,6 +156,7 @@ mod gpu {
         );
         let format = weight_format(settings.weights);
         let (config, network) = load_network(files, format).map_err(LoadError::Weights)?;
+        let limits = settings.limits(ON_GPU);
         let options = CudaOptions {
             kv_bytes: settings.kv_bytes,
             cache: match settings.kv_dtype {
@@ -158,8 +164,8 @@ mod gpu {
                 KvDtype::F32 | KvDtype::Bf16 | KvDtype::F16 => CacheType::Act,
             },
             block_tokens: settings.block_tokens,
-            max_running: settings.max_running,
-            max_batch_tokens: settings.max_batch_tokens,
+            max_running: limits.max_running,
+            max_batch_tokens: limits.max_batch_tokens,
             context_tokens,
         };
         let kernels = variant(&network, &config, &options);

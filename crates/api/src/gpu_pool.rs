@@ -31,6 +31,7 @@ pub use status::{EffectiveEngine, GpuPoolStatus, KvOccupancy, PoolModel};
         label_selector_path = ".status.selector"
     ),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name must have at most 40 lower-case letters, digits and '-': it becomes part of the names of its workers"),
+    validation = Rule::new("!has(self.spec.engine) || (has(self.spec.engine.maxRunning) ? self.spec.engine.maxRunning : (self.spec.accelerator.type == 'cpu' ? 64 : 256)) <= (has(self.spec.engine.maxBatchTokens) ? self.spec.engine.maxBatchTokens : (self.spec.accelerator.type == 'cpu' ? 2048 : 8192))").message("maxRunning (64 where absent, 256 on a GPU) must not be greater than maxBatchTokens (2048 where absent, 8192 on a GPU): every running sequence needs a token in each engine step").field_path(".spec.engine.maxRunning"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status", description = "Whether the pool has the replicas it needs."),
     printcolumn(name = "Accelerator", type_ = "string", json_path = ".spec.accelerator.type", description = "What the workers compute on."),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.replicas", description = "Workers that exist."),
@@ -204,19 +205,16 @@ pub enum Sharing {
 /// What each worker's engine may use.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("(has(self.maxRunning) ? self.maxRunning : 64) <= (has(self.maxBatchTokens) ? self.maxBatchTokens : 2048)").message("maxRunning (64 where absent) must not be greater than maxBatchTokens (2048 where absent): every running sequence needs a token in each engine step").field_path(".maxRunning")
-)]
 pub struct Engine {
-    /// Tokens computed in one engine step, prompt and output together; 2048 where absent.
+    /// Tokens computed in one engine step, prompt and output together; 2048 where absent, 8192 on a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 16, max = 1_048_576))]
     pub max_batch_tokens: Option<i32>,
-    /// Sequences that run at once; 64 where absent.
+    /// Sequences that run at once; 64 where absent, 256 on a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub max_running: Option<i32>,
-    /// KV memory per worker, such as `1Gi`; 1Gi where absent.
+    /// KV memory per worker, such as `1Gi`; 1Gi where absent, on a GPU nine tenths of what weights and steps leave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_memory: Option<QuantityText>,
     /// Tokens in a KV block: 8, 16, 32, 64 or 128; 16 where absent.

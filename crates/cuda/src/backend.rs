@@ -17,12 +17,14 @@ use crate::CudaError;
 use crate::buffers::Buffers;
 use crate::device::{Arguments, Device, DeviceError, Launch};
 use crate::kernels::{Kernel, Variant};
-use crate::metadata::{Metadata, decode_rows};
+use crate::memory::{Memory, fit};
+use crate::metadata::{Metadata, StepShape, decode_rows};
 use crate::options::{CudaOptions, limits};
-use crate::pass::Pass;
+use crate::pass::{Pass, Preparing};
 use crate::sampling::{self, PARAMS_SIZE, RESULT_SIZE};
 use crate::upload::{self, DeviceWeights};
-use sample::{SamplerMemory, mask_words};
+pub(crate) use sample::SamplerMemory;
+use sample::mask_words;
 
 /// Steps that may be started and not read.
 const FLIGHTS_MAX: usize = 2;
@@ -30,8 +32,8 @@ const FLIGHTS_MAX: usize = 2;
 const LOGIT_ROWS_MAX: usize = 256;
 /// Tokens that are banned until a sequence has its least number of tokens, over all rows of a step.
 const BANNED_MAX: usize = 1 << 16;
-/// Rows of steps that are recorded; a step of fewer rows fills up.
-const BUCKETS: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256];
+/// Rows up to which each number of them has a recorded step of its own.
+const EXACT_BUCKETS: usize = 8;
 
 /// A network on a device.
 pub struct CudaBackend<D> {
@@ -54,6 +56,10 @@ pub struct CudaBackend<D> {
     banned: Vec<u8>,
     masks: Vec<u8>,
     results: Vec<u8>,
+    /// Rows of steps that are recorded, in order; a step of fewer rows fills up.
+    buckets: Vec<usize>,
+    /// Whether what was recorded is run.
+    replays: bool,
     limits: BackendLimits,
 }
 
@@ -73,6 +79,27 @@ struct Slot {
     prompt_len: u32,
     /// Tokens so far that the device has not counted yet, as bytes; the prompt's first.
     uncounted: Option<Vec<u8>>,
+}
+
+/// Sizes of recorded steps where so many sequences run: each up to eight, then twice the one before, and all of them.
+fn buckets(running: usize) -> Vec<usize> {
+    let doubled = std::iter::successors(Some(2 * EXACT_BUCKETS), |size| Some(2 * size));
+    let mut sizes: Vec<usize> = (1..=EXACT_BUCKETS)
+        .chain(doubled)
+        .take_while(|&size| size < running)
+        .collect();
+    sizes.push(running);
+    sizes
+}
+
+fn is_quantized(network: &Network) -> bool {
+    let mut all = network.layers.iter().flat_map(|layer| {
+        let Layer {
+            q, k, v, o, gate, ..
+        } = layer;
+        [q, k, v, o, gate, &layer.up, &layer.down]
+    });
+    all.any(|linear| matches!(linear.weight, Weights::Quantized(_)))
 }
 
 /// What the kernels have to be compiled for to run a network.
@@ -95,24 +122,22 @@ impl<D: Device> CudaBackend<D> {
         config: &ModelConfig,
         options: &CudaOptions,
     ) -> Result<Self, CudaError> {
-        let limits = limits(config, options)?;
+        // What no device could do is said before weights are copied.
+        limits(config, options, options.kv_bytes.unwrap_or(u64::MAX >> 34))?;
         let act = upload::act_type(network);
         let weights =
             upload::upload(&mut device, network, config, act).map_err(CudaError::Device)?;
-        let mut all = network.layers.iter().flat_map(|layer| {
-            let Layer {
-                q, k, v, o, gate, ..
-            } = layer;
-            [q, k, v, o, gate, &layer.up, &layer.down]
-        });
-        let is_quantized = all.any(|linear| matches!(linear.weight, Weights::Quantized(_)));
-        let kinds = (options.cache, is_quantized);
-        let buffers =
-            Buffers::new(&mut device, config, &limits, kinds).map_err(CudaError::Device)?;
-        let metadata = Metadata::new(&mut device, &limits, config.group_size());
-        let metadata = metadata.map_err(CudaError::Device)?;
-        let sampler =
-            SamplerMemory::new(&mut device, config, &limits).map_err(CudaError::Device)?;
+        let is_quantized = is_quantized(network);
+        let limits = fit(&device, config, options, is_quantized)?;
+        let memory = Memory::new(&mut device, config, options, (&limits, is_quantized));
+        let Memory {
+            buffers,
+            metadata,
+            sampler,
+        } = memory.map_err(CudaError::Device)?;
+        buffers
+            .fill(&mut device, config, limits.context_tokens)
+            .map_err(CudaError::Device)?;
         let running = limits.max_running as usize;
         let mut backend = Self {
             device,
@@ -132,18 +157,57 @@ impl<D: Device> CudaBackend<D> {
             masks: Vec::with_capacity(running * mask_words(config) * 4),
             results: vec![0; running * RESULT_SIZE],
             config: config.clone(),
+            buckets: buckets(running),
+            replays: true,
             limits,
         };
+        backend.prepare().map_err(CudaError::Device)?;
         backend.record().map_err(CudaError::Device)?;
         Ok(backend)
     }
 
+    /// Starts every step anew from here on, also those that were recorded: for tests and measurements.
+    #[must_use]
+    pub fn without_replays(mut self) -> Self {
+        self.replays = false;
+        self
+    }
+
+    /// Has the device decide how it multiplies in steps of every size.
+    fn prepare(&mut self) -> Result<(), DeviceError> {
+        let BackendLimits {
+            max_running,
+            max_batch_tokens,
+            ..
+        } = self.limits;
+        let logits = self.sampler.logits;
+        for rows in 1..=max_running.max(max_batch_tokens) as usize {
+            let shape = StepShape {
+                tokens: rows,
+                decodes: 0,
+                tiles: 0,
+                sampling: 0,
+            };
+            let mut device = Preparing(&mut self.device);
+            let mut pass = Pass {
+                device: &mut device,
+                config: &self.config,
+                weights: &self.weights,
+                buffers: &self.buffers,
+                metadata: &self.metadata,
+                block_tokens: self.limits.block_tokens as usize,
+            };
+            pass.run(&shape)?;
+            if rows <= LOGIT_ROWS_MAX.min(max_running as usize) {
+                pass.logits(0, rows, logits)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a step of each recorded size that does nothing, and records it.
     fn record(&mut self) -> Result<(), DeviceError> {
-        for rows in BUCKETS {
-            if rows > self.limits.max_running as usize {
-                break;
-            }
+        for rows in self.buckets.clone() {
             let shape = self.metadata.fill(&Batch::default(), &[], Some(rows));
             self.device
                 .write(self.metadata.address, self.metadata.used(&shape))?;
@@ -174,8 +238,7 @@ impl<D: Device> CudaBackend<D> {
         if decode_rows(batch) < rows || self.sampling.len() < rows {
             return None;
         }
-        let fits = |&bucket: &usize| bucket >= rows && bucket <= self.limits.max_running as usize;
-        BUCKETS.into_iter().find(fits)
+        self.buckets.iter().copied().find(|&bucket| bucket >= rows)
     }
 
     fn check(&mut self, batch: &Batch) -> Result<(), BackendError> {
@@ -205,8 +268,8 @@ impl<D: Device> CudaBackend<D> {
 
     fn replay(&mut self, bucket: Option<usize>) -> Result<bool, DeviceError> {
         match bucket {
-            Some(bucket) => self.device.replay(bucket),
-            None => Ok(false),
+            Some(bucket) if self.replays => self.device.replay(bucket),
+            _ => Ok(false),
         }
     }
 
@@ -276,5 +339,19 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn ahead(&mut self) -> Option<&mut dyn Ahead> {
         Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::buckets;
+
+    #[test]
+    fn the_last_recorded_step_has_all_sequences() {
+        assert_eq!(buckets(1), [1]);
+        assert_eq!(buckets(9), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(buckets(16).last(), Some(&16));
+        assert_eq!(buckets(100)[8..], [16, 32, 64, 100]);
+        assert_eq!(buckets(512)[8..], [16, 32, 64, 128, 256, 512]);
     }
 }

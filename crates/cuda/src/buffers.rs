@@ -107,8 +107,17 @@ impl Buffers {
                 value_scales: room(places * scale)?,
             });
         }
-        device.write(buffers.angles, &angles(config, limits.context_tokens))?;
         Ok(Self { caches, ..buffers })
+    }
+
+    /// Writes what does not change from step to step.
+    pub(crate) fn fill(
+        &self,
+        device: &mut impl Device,
+        config: &ModelConfig,
+        context_tokens: u32,
+    ) -> Result<(), DeviceError> {
+        device.write(self.angles, &angles(config, context_tokens))
     }
 }
 

@@ -142,13 +142,34 @@ pub struct Product {
     pub result: ResultType,
 }
 
+/// What a pass through the network needs: kernels and products, carried out in the order they are given.
+pub trait Execute {
+    /// What kind of device it is.
+    fn properties(&self) -> Properties;
+
+    /// Runs a kernel.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError>;
+
+    /// Multiplies.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    fn multiply(&mut self, product: &Product) -> Result<(), DeviceError>;
+}
+
 /// A device with kernels for one model. Operations are carried out in the order they are given.
-pub trait Device: Send {
+pub trait Device: Execute + Send {
     /// What it is called.
     fn name(&self) -> String;
 
-    /// What kind it is.
-    fn properties(&self) -> Properties;
+    /// Bytes of its memory that nobody has.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn free_memory(&self) -> Result<u64, DeviceError>;
 
     /// Memory that is there as long as the device, filled with zeros, at a multiple of 256 bytes.
     ///
@@ -180,17 +201,11 @@ pub trait Device: Send {
     /// The device failed, now or in what came before.
     fn end_read(&mut self, place: usize, data: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Runs a kernel.
+    /// Decides how a product will be carried out, so that nothing is left to be decided, or refused, while somebody waits for it.
     ///
     /// # Errors
-    /// It cannot be started.
-    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError>;
-
-    /// Multiplies.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    fn multiply(&mut self, product: &Product) -> Result<(), DeviceError>;
+    /// The device has no way to carry it out.
+    fn prepare(&mut self, product: &Product) -> Result<(), DeviceError>;
 
     /// From here on, launches and products are not carried out but recorded under `key`, until [`Device::end_record`].
     ///

@@ -11,6 +11,7 @@ pub mod device;
 pub mod gpu;
 pub mod idle;
 pub mod kernels;
+mod memory;
 mod metadata;
 mod options;
 mod pass;

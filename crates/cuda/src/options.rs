@@ -9,11 +9,14 @@ use crate::kernels::CacheType;
 /// Most numbers of a head that the kernels hold.
 const HEAD_DIM_MAX: usize = 256;
 
+/// Most blocks of a grid beside its first direction: rows of a step are counted there.
+const GRID_MAX: u32 = 65_535;
+
 /// What the backend may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Memory for cached keys and values.
-    pub kv_bytes: u64,
+    /// Memory for cached keys and values; `None` is most of what the device has left beside weights and what a step needs.
+    pub kv_bytes: Option<u64>,
     /// How they are stored.
     pub cache: CacheType,
     /// Positions per block; a multiple of 16.
@@ -34,13 +37,21 @@ pub(crate) fn cell_bytes(cache: CacheType, head_dim: usize) -> (u64, u64) {
     }
 }
 
-/// What fits.
+/// Bytes of a block in all layers.
+pub(crate) fn block_bytes(config: &ModelConfig, options: &CudaOptions) -> u64 {
+    let (cells, scale) = cell_bytes(options.cache, config.head_dim);
+    let positions = u64::from(options.block_tokens) * config.layer_count as u64;
+    2 * positions * config.kv_head_count as u64 * (cells + scale)
+}
+
+/// What fits into so many bytes of keys and values.
 ///
 /// # Errors
 /// An option is out of bounds, or the kernels do not hold the model.
 pub(crate) fn limits(
     config: &ModelConfig,
     options: &CudaOptions,
+    kv_bytes: u64,
 ) -> Result<BackendLimits, CudaError> {
     if config.head_dim > HEAD_DIM_MAX || !config.head_dim.is_multiple_of(8) {
         return Err(CudaError::Unsupported {
@@ -65,16 +76,24 @@ pub(crate) fn limits(
         options.max_batch_tokens,
     )
     .map_err(|bad| refuse(bad.option, bad.value, bad.why.to_owned()))?;
-    let (cells, scale) = cell_bytes(options.cache, config.head_dim);
-    let positions = u64::from(options.block_tokens) * config.layer_count as u64;
-    let block_bytes = 2 * positions * config.kv_head_count as u64 * (cells + scale);
-    let blocks = options.kv_bytes / block_bytes;
+    if options.max_batch_tokens > GRID_MAX {
+        let why = format!(
+            "must be at most {GRID_MAX} on a GPU, which starts no more blocks of threads side by side"
+        );
+        return Err(refuse(
+            "max_batch_tokens",
+            options.max_batch_tokens.into(),
+            why,
+        ));
+    }
+    let block_bytes = block_bytes(config, options);
+    let blocks = kv_bytes / block_bytes;
     // A place in a layer is a 32-bit number in the kernels.
     if blocks == 0 || blocks * u64::from(options.block_tokens) >= 1 << 31 {
         let why = format!(
             "must hold at least one block of {block_bytes} bytes and fewer than 2^31 positions"
         );
-        return Err(refuse("kv_bytes", options.kv_bytes, why));
+        return Err(refuse("kv_bytes", kv_bytes, why));
     }
     Ok(BackendLimits {
         blocks: u32::try_from(blocks).expect("bounded above"),

@@ -4,7 +4,9 @@ use weir_model::config::ModelConfig;
 use weir_model::quant::{PANEL, QuantKind};
 
 use crate::buffers::{Buffers, PART_HEADS, WRITE_OUT_ROWS, splits};
-use crate::device::{Address, Arguments, Device, DeviceError, Launch, Product, ResultType};
+use crate::device::{
+    Address, Arguments, Device, DeviceError, Execute, Launch, Product, Properties, ResultType,
+};
 use crate::kernels::Kernel;
 use crate::metadata::{Metadata, StepShape};
 use crate::upload::{DeviceWeights, LayerWeights, Part, Place, Products};
@@ -18,9 +20,26 @@ const FOUR_WARPS: usize = 128;
 /// Rows up to which a product with quantized weights only reads.
 const GEMV_ROWS: usize = 8;
 
+/// A device that only decides how it would multiply.
+pub(crate) struct Preparing<'a, D>(pub &'a mut D);
+
+impl<D: Device> Execute for Preparing<'_, D> {
+    fn properties(&self) -> Properties {
+        self.0.properties()
+    }
+
+    fn launch(&mut self, _: &Launch) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn multiply(&mut self, product: &Product) -> Result<(), DeviceError> {
+        self.0.prepare(product)
+    }
+}
+
 /// What a pass works with.
-pub(crate) struct Pass<'a, D> {
-    pub device: &'a mut D,
+pub(crate) struct Pass<'a, E> {
+    pub device: &'a mut E,
     pub config: &'a ModelConfig,
     pub weights: &'a DeviceWeights,
     pub buffers: &'a Buffers,
@@ -28,7 +47,7 @@ pub(crate) struct Pass<'a, D> {
     pub block_tokens: usize,
 }
 
-impl<D: Device> Pass<'_, D> {
+impl<E: Execute> Pass<'_, E> {
     /// From tokens to the normalised last rows of those that sample.
     pub(crate) fn run(&mut self, shape: &StepShape) -> Result<(), DeviceError> {
         self.embed(shape.tokens)?;

@@ -143,7 +143,7 @@ pub(crate) const CREATIONS: &[Row] = &[
     ),
     pool(
         &[("/spec/engine", "{maxBatchTokens: 32, maxRunning: 64}")],
-        "maxRunning (64 where absent) must not be greater than maxBatchTokens",
+        "maxRunning (64 where absent, 256 on a GPU) must not be greater than maxBatchTokens",
     ),
     pool(
         &[("/spec/engine/blockTokens", "24")],

@@ -322,16 +322,17 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
         ("admin", format!("0.0.0.0:{ADMIN_PORT}")),
         ("max-running", engine.max_running.to_string()),
         ("max-batch-tokens", engine.max_batch_tokens.to_string()),
-        ("kv-bytes", engine.kv_bytes.to_string()),
         ("block-tokens", engine.block_tokens.to_string()),
         ("kv-dtype", engine.kv_dtype.as_str().to_owned()),
         ("weights", engine.weights.as_str().to_owned()),
         ("drain-s", meta.shape.drain_s.to_string()),
         ("log-format", "json".to_owned()),
     ];
+    let kv_bytes = engine.kv_bytes.map(|bytes| ("kv-bytes", bytes.to_string()));
     let drafts = engine.draft_tokens;
     options
         .into_iter()
+        .chain(kv_bytes)
         .chain(drafts.map(|tokens| ("draft-tokens", tokens.to_string())))
         .map(|(name, value)| format!("--{name}={value}"))
         .collect()
@@ -339,7 +340,12 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
 
 fn resources(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {
     let files: u64 = meta.signed.claim.files.iter().map(|file| file.size).sum();
-    let memory = files + pool.engine.kv_bytes + OTHER_MEMORY;
+    let kv_bytes = match pool.accelerator {
+        Accelerator::Cpu => pool.engine.kv_bytes.unwrap_or(0),
+        // Those are in its own memory.
+        Accelerator::Gpu { .. } | Accelerator::Claim { .. } => 0,
+    };
+    let memory = files + kv_bytes + OTHER_MEMORY;
     let mut resources = json!({"requests": {"memory": mebibytes(memory), "cpu": "100m"}});
     match &pool.accelerator {
         Accelerator::Cpu => {}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use weir_api::ValidGpuPool;
+use weir_api::{Accelerator, ValidGpuPool};
 use weir_gateway::{WorkerAddress, WorkerEndpoint};
 use weir_manifest::Digest;
 
@@ -163,10 +163,15 @@ impl Workers {
         let mut option = |name: &str, value: String| arguments.extend([format!("--{name}"), value]);
         option("max-running", engine.max_running.to_string());
         option("max-batch-tokens", engine.max_batch_tokens.to_string());
-        option("kv-bytes", engine.kv_bytes.to_string());
         option("block-tokens", engine.block_tokens.to_string());
         option("kv-dtype", engine.kv_dtype.as_str().to_owned());
         option("weights", engine.weights.as_str().to_owned());
+        if let Some(bytes) = engine.kv_bytes {
+            option("kv-bytes", bytes.to_string());
+        }
+        if pool.accelerator != Accelerator::Cpu {
+            option("device", "cuda".to_owned());
+        }
         if let Some(tokens) = engine.draft_tokens {
             option("draft-tokens", tokens.to_string());
         }

@@ -1,12 +1,12 @@
 //! The CUDA engine: what a step costs the host, then on a real GPU parity with the CPU backend and speed. Where there is no GPU it says so.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{cargo, target};
+use super::{Options, cargo, target};
 use crate::repo;
 
 /// The program's exit status where it finds no GPU.
@@ -15,14 +15,18 @@ const NO_GPU: i32 = 3;
 const SHAPES: [&str; 3] = ["0.5B", "1B", "8B"];
 
 /// Runs everything, in the order in which a failure says most, and `transformers` of a Python where one is named. Raw lines are appended to
-/// `target/bench/gpu.jsonl`.
-pub(super) fn run(python: Option<&Path>) -> Result<String> {
-    let arguments = ["-p", "weir-cuda", "--features", "cuda", "--example", "gpu"];
-    cargo(&[&["build", "--release"][..], &arguments[..]].concat())?;
-    let program = target().join("release/examples/gpu");
+/// `target/bench/gpu.jsonl`. A machine that can build and fetch nothing is told the program and its libraries.
+pub(super) fn run(options: &Options) -> Result<String> {
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => build()?,
+    };
     let models = repo::root().join("crates/model/tests/golden");
     let models = models.to_str().context("the repository's path is text")?;
-    let libraries = crate::test::gpu_libraries()?;
+    let libraries = match &options.libraries {
+        Some(folder) => folder.display().to_string(),
+        None => crate::test::gpu_libraries()?,
+    };
     let start = |command: &mut Command| -> Result<Output> {
         let command = command.env("LD_LIBRARY_PATH", &libraries);
         command.output().context("cannot start a program")
@@ -47,7 +51,7 @@ pub(super) fn run(python: Option<&Path>) -> Result<String> {
         }
     }
     keep(&start(Command::new(&program).arg("speed").args(SHAPES))?)?;
-    match python {
+    match &options.python {
         Some(python) => {
             let script = repo::root().join("xtask/src/bench/peers/transformers_gpu.py");
             // Its own libraries of CUDA come with it.
@@ -58,6 +62,12 @@ pub(super) fn run(python: Option<&Path>) -> Result<String> {
         None => println!("transformers was not measured: --python names a Python that has it"),
     }
     Ok("bench gpu: all lines are in target/bench/gpu.jsonl".to_owned())
+}
+
+fn build() -> Result<PathBuf> {
+    let arguments = ["-p", "weir-cuda", "--features", "cuda", "--example", "gpu"];
+    cargo(&[&["build", "--release"][..], &arguments[..]].concat())?;
+    Ok(target().join("release/examples/gpu"))
 }
 
 /// Shows what a program said and keeps it.

@@ -100,8 +100,9 @@ pub struct EffectiveEngine {
     pub max_batch_tokens: i32,
     /// Sequences that run at once.
     pub max_running: i32,
-    /// KV memory per worker in bytes.
-    pub kv_bytes: i64,
+    /// KV memory per worker in bytes; absent where each takes what its device has left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_bytes: Option<i64>,
     /// Tokens in a KV block.
     pub block_tokens: i32,
     /// Number format of the KV cache.

@@ -89,8 +89,8 @@ pub struct EngineLimits {
     pub max_batch_tokens: u32,
     /// Sequences that run at once.
     pub max_running: u32,
-    /// KV memory per worker.
-    pub kv_bytes: u64,
+    /// KV memory per worker; `None` is what its device has left.
+    pub kv_bytes: Option<u64>,
     /// Tokens in a KV block.
     pub block_tokens: u32,
     /// Number format of the KV cache.
@@ -158,7 +158,11 @@ impl Validate for GpuPool {
             max_replicas: unsigned(spec.replicas.max),
             scaling: scaling(&spec.scaling.clone().unwrap_or_default(), problems),
             sharing: spec.sharing.unwrap_or(Sharing::Dedicated),
-            engine: engine(&spec.engine.clone().unwrap_or_default(), problems),
+            engine: engine(
+                &spec.engine.clone().unwrap_or_default(),
+                spec.accelerator.type_,
+                problems,
+            ),
             queue: queue(&spec.queue.clone().unwrap_or_default(), problems),
             prompt_classes: prompt_classes(spec.prompt_classes.as_deref().unwrap_or_default()),
             region: spec.region.clone(),
@@ -197,17 +201,25 @@ fn scaling(given: &Scaling, problems: &mut Problems) -> AutoscaleTargets {
 /// Below this no model fits even one block of a short context.
 const LEAST_KV_BYTES: u64 = 1 << 20;
 
-fn engine(given: &Engine, problems: &mut Problems) -> EngineLimits {
-    let kv_bytes = problems.bytes("spec.engine.kvMemory", given.kv_memory.as_ref(), 1 << 30);
-    if kv_bytes < LEAST_KV_BYTES {
+fn engine(given: &Engine, accelerator: AcceleratorType, problems: &mut Problems) -> EngineLimits {
+    // The worker's own defaults, told so that everybody sees the same.
+    let (batch_tokens, running, kv_bytes) = match accelerator {
+        AcceleratorType::Cpu => (2048, 64, Some(1 << 30)),
+        AcceleratorType::Gpu | AcceleratorType::Claim => (8192, 256, None),
+    };
+    let kv_bytes = match &given.kv_memory {
+        None => kv_bytes,
+        memory => Some(problems.bytes("spec.engine.kvMemory", memory.as_ref(), LEAST_KV_BYTES)),
+    };
+    if let Some(bytes) = kv_bytes.filter(|&bytes| bytes < LEAST_KV_BYTES) {
         problems.push(
             "spec.engine.kvMemory",
-            format!("is {kv_bytes} bytes, must be at least 1Mi"),
+            format!("is {bytes} bytes, must be at least 1Mi"),
         );
     }
     EngineLimits {
-        max_batch_tokens: unsigned(given.max_batch_tokens.unwrap_or(2048)),
-        max_running: unsigned(given.max_running.unwrap_or(64)),
+        max_batch_tokens: given.max_batch_tokens.map_or(batch_tokens, unsigned),
+        max_running: given.max_running.map_or(running, unsigned),
         kv_bytes,
         block_tokens: unsigned(given.block_tokens.unwrap_or(16)),
         kv_dtype: given.kv_dtype.unwrap_or(KvDtype::Bf16),

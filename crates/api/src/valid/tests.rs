@@ -240,7 +240,10 @@ fn a_silent_pool_gets_the_contracts_values() {
         ),
         (2048, 64, 16)
     );
-    assert_eq!((engine.kv_bytes, engine.kv_dtype), (1 << 30, KvDtype::Bf16));
+    assert_eq!(
+        (engine.kv_bytes, engine.kv_dtype),
+        (Some(1 << 30), KvDtype::Bf16)
+    );
     assert_eq!(engine.weights, WeightFormat::Stored);
     assert_eq!(
         valid.scaling.scale_down_stabilization,

@@ -39,7 +39,7 @@ fn measure(rows: u32) -> Result<[Duration; 2], Box<dyn Error>> {
     let config = ModelConfig::parse(MODEL.as_bytes())?;
     let network = Network::random(&config)?;
     let options = CudaOptions {
-        kv_bytes: u64::from(rows * CONTEXT) * 4 * 64,
+        kv_bytes: Some(u64::from(rows * CONTEXT) * 4 * 64),
         cache: CacheType::Act,
         block_tokens: BLOCK_TOKENS,
         max_running: rows,

@@ -1,6 +1,7 @@
 //! Checks and measures the backend on a real GPU; `cargo xtask bench gpu` runs it.
 //!
-//! `gpu parity DIR` runs every model in a folder on the CPU and on the GPU, and steps that are replayed against ones that are started anew.
+//! `gpu parity DIR` runs the models in a folder, and some with random weights, on the CPU and on the GPU; steps that are replayed against ones
+//! that are started anew; and steps that are started before the one before was read against ones that are not.
 //! `gpu speed SHAPE...` measures random weights of these shapes. `gpu host` measures what a step costs the host, and needs no GPU. Each line of the output is JSON. The exit status is 3 where there is no GPU.
 #![expect(
     clippy::print_stdout,
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
         info.driver_version
     );
     let done = match words.as_slice() {
-        ["parity", folder] => parity::run(&machine, Path::new(folder)),
+        ["parity", folder] => compare(&machine, Path::new(folder)),
         ["speed", shapes @ ..] if !shapes.is_empty() => speed::run(&machine, shapes),
         _ => {
             eprintln!("usage: gpu host | gpu parity DIR | gpu speed 0.5B|1B|8B...");
@@ -74,6 +75,39 @@ fn main() -> ExitCode {
         }
     };
     ended(done)
+}
+
+/// Everything that is compared; the first difference that is too large ends it.
+fn compare(machine: &Machine, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let (golden, wide) = (parity::golden(folder)?, parity::wide()?);
+    for case in golden.iter().chain(&wide) {
+        let report = parity::compare(case, case, |variant| machine.open(variant))?;
+        println!("{report}");
+        report.judge()?;
+    }
+    let work = parity::Work {
+        sequences: 15,
+        vocab: 1000,
+        output: 30,
+    };
+    for case in &wide {
+        let mut backend = case.on(|variant| machine.open(variant))?;
+        let (want, _) = parity::run_ahead(&mut backend, work, false)?;
+        let (got, ahead) = parity::run_ahead(&mut backend, work, true)?;
+        let same = got
+            .iter()
+            .filter(|(id, output)| want.get(id) == Some(output));
+        let same = same.count();
+        println!(
+            "{{\"ahead\":\"{}\",\"steps\":{ahead},\"sequences\":{},\"same\":{same}}}",
+            case.name,
+            want.len()
+        );
+        if same != want.len() || ahead == 0 {
+            return Err(format!("{}: steps started ahead change tokens", case.name).into());
+        }
+    }
+    Ok(())
 }
 
 fn ended(done: Result<(), Box<dyn Error>>) -> ExitCode {

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use weir_cuda::device::{Address, Device as _, Product, ResultType};
+use weir_cuda::device::{Address, Device as _, Execute as _, Product, ResultType};
 use weir_cuda::gpu::Gpu;
 use weir_cuda::kernels::CacheType;
 use weir_cuda::{CudaBackend, CudaOptions, variant};
@@ -60,7 +60,7 @@ pub(super) fn run(machine: &Machine, shapes: &[&str]) -> Result<(), Box<dyn Erro
         let config = config(shape)?;
         let network = Network::random(&config)?;
         let options = CudaOptions {
-            kv_bytes: kv_bytes(&config),
+            kv_bytes: Some(kv_bytes(&config)),
             cache: CacheType::Act,
             block_tokens: BLOCK_TOKENS,
             max_running: 256,

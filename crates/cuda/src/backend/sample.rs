@@ -10,7 +10,7 @@ use crate::kernels::Kernel;
 use crate::sampling::{self, PARAMS_SIZE, RESULT_SIZE, RowState};
 
 /// Memory of the sampling kernel.
-pub(super) struct SamplerMemory {
+pub(crate) struct SamplerMemory {
     /// (logit rows, vocabulary) f32
     pub(super) logits: Address,
     pub(super) weights: Address,
@@ -134,13 +134,16 @@ impl<D: Device> CudaBackend<D> {
         };
         self.start(batch).map_err(failed)?;
         let (vocab, logits) = (self.config.vocab_size, self.sampler.logits);
-        let mut all = Vec::new();
-        for row in 0..self.sampling.len() {
-            self.pass().logits(row, 1, logits).map_err(failed)?;
-            let mut bytes = vec![0; vocab * 4];
+        let rows = self.sampling.len();
+        let mut all = Vec::with_capacity(rows);
+        for first in (0..rows).step_by(LOGIT_ROWS_MAX) {
+            let count = (rows - first).min(LOGIT_ROWS_MAX);
+            self.pass().logits(first, count, logits).map_err(failed)?;
+            let mut bytes = vec![0; count * vocab * 4];
             self.device.read(logits, &mut bytes).map_err(failed)?;
             let (words, _) = bytes.as_chunks::<4>();
-            all.push(words.iter().map(|word| f32::from_le_bytes(*word)).collect());
+            let numbers: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+            all.extend(numbers.chunks_exact(vocab).map(<[f32]>::to_vec));
         }
         Ok(all)
     }
@@ -206,7 +209,7 @@ impl<D: Device> Ahead for CudaBackend<D> {
 }
 
 impl SamplerMemory {
-    pub(super) fn new(
+    pub(crate) fn new(
         device: &mut impl Device,
         config: &ModelConfig,
         limits: &BackendLimits,

@@ -17,8 +17,8 @@ use crate::kernels::ActType;
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 /// `CUBLAS_OP_T`, which is not among the bindings of this library.
 const TRANSPOSED: i32 = 1;
-/// Rows up to which each number of them has a plan of its own.
-const EXACT_ROWS: usize = 256;
+/// Rows up to which each number of them has a plan of its own; beyond, as many share one.
+pub(super) const EXACT_ROWS: usize = 256;
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,19 +73,15 @@ impl Blas {
         workspace: u64,
         stream: sys::cudaStream_t,
     ) -> Result<(), CublasError> {
-        let shape = Shape::of(product);
-        if !self.plans.contains_key(&shape) {
-            let plan = self.plan(&shape)?;
-            self.plans.insert(shape, plan);
-        }
-        let plan = self.plans.get_mut(&shape).expect("just inserted");
+        let handle = self.handle;
+        let plan = self.plan_of(product)?;
         plan.set_rows(product.rows)?;
         let (one, zero) = (1.0f32, 0.0f32);
         let pointer = |address: u64| address as *const c_void;
         // SAFETY: the plan's handles live as long as it does; operands and workspace are the caller's.
         unsafe {
             result::matmul(
-                self.handle,
+                handle,
                 plan.operation,
                 (&raw const one).cast(),
                 (&raw const zero).cast(),
@@ -103,6 +99,20 @@ impl Blas {
                 stream,
             )
         }
+    }
+
+    /// Chooses how a product, and every other of its shape, is carried out.
+    pub(super) fn prepare(&mut self, product: &Product) -> Result<(), CublasError> {
+        self.plan_of(product).map(|_| ())
+    }
+
+    fn plan_of(&mut self, product: &Product) -> Result<&mut Plan, CublasError> {
+        let shape = Shape::of(product);
+        if !self.plans.contains_key(&shape) {
+            let plan = self.plan(&shape)?;
+            self.plans.insert(shape, plan);
+        }
+        Ok(self.plans.get_mut(&shape).expect("just inserted"))
     }
 
     fn plan(&self, shape: &Shape) -> Result<Plan, CublasError> {

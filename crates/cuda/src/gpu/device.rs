@@ -1,5 +1,6 @@
 //! A GPU as a [`Device`]: one context, one stream, and everything in the order it was given.
 
+mod execute;
 mod measure;
 
 use std::cell::Cell;
@@ -7,7 +8,6 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::ptr;
 
-use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::result::{self, DriverError, stream::StreamKind};
 use cudarc::driver::sys;
 
@@ -17,7 +17,7 @@ use super::compile::{Nvrtc, Target};
 use super::open::{OpenError, refused};
 use super::probe::{GpuInfo, Libraries};
 use super::staging::{PLACE_BYTES, RING_BYTES, Staging};
-use crate::device::{ARGUMENTS_MAX, Address, Device, DeviceError, Launch, Product, Properties};
+use crate::device::{Address, Device, DeviceError, Product};
 use crate::kernels::{FAMILIES, Kernel, Variant};
 
 thread_local! {
@@ -156,6 +156,13 @@ impl Gpu {
         Ok(())
     }
 
+    fn blas(&mut self) -> Result<&mut Blas, DeviceError> {
+        self.blas.as_mut().ok_or_else(|| DeviceError::Operation {
+            operation: "a product".to_owned(),
+            cause: "cuBLASLt has not been started".to_owned(),
+        })
+    }
+
     fn synchronize(&mut self) -> Result<(), DriverError> {
         // SAFETY: the stream lives as long as this value.
         unsafe { result::stream::synchronize(self.stream) }?;
@@ -194,10 +201,11 @@ impl Device for Gpu {
         self.name.clone()
     }
 
-    fn properties(&self) -> Properties {
-        Properties {
-            multiprocessors: self.multiprocessors,
-        }
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        self.bind().map_err(|error| failed("binding", error))?;
+        let info = result::mem_get_info();
+        let (free, _) = info.map_err(|error| failed("asking for free memory", error))?;
+        Ok(free as u64)
     }
 
     fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<Address, DeviceError> {
@@ -255,54 +263,10 @@ impl Device for Gpu {
             .map_err(|error| failed("a copy from the device", error))
     }
 
-    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+    fn prepare(&mut self, product: &Product) -> Result<(), DeviceError> {
         self.bind().map_err(|error| failed("binding", error))?;
-        let function = self.functions[launch.kernel as usize];
-        let [x, y, z] = launch
-            .grid
-            .map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        let threads = u32::try_from(launch.threads).unwrap_or(u32::MAX);
-        let mut words = [0u64; ARGUMENTS_MAX];
-        let mut pointers = [ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
-        let arguments = launch.arguments.iter();
-        let count = arguments.len();
-        // A number of 32 bits is the lower half of its word, which on a little-endian machine comes first.
-        for ((word, pointer), (value, _)) in words.iter_mut().zip(&mut pointers).zip(arguments) {
-            *word = value;
-            *pointer = ptr::from_mut(word).cast();
-        }
-        // SAFETY: the function is loaded; the arguments are those of its kernel, which the tests run with the same values; the driver
-        // copies them before it returns.
-        let launched = unsafe {
-            result::launch_kernel(
-                function,
-                (x, y, z),
-                (threads, 1, 1),
-                0,
-                self.stream,
-                &mut pointers[..count],
-            )
-        };
-        launched.map_err(|error| failed(launch.kernel.name(), error))
-    }
-
-    fn multiply(&mut self, product: &Product) -> Result<(), DeviceError> {
-        self.bind().map_err(|error| failed("binding", error))?;
-        let Some(blas) = &mut self.blas else {
-            return Err(DeviceError::Operation {
-                operation: "a product".to_owned(),
-                cause: "cuBLASLt has not been started".to_owned(),
-            });
-        };
-        // SAFETY: the operands lie in memory that `allocate` gave, and so does the workspace.
-        let multiplied = unsafe { blas.multiply(product, self.workspace, self.stream.cast()) };
-        multiplied.map_err(|error: CublasError| DeviceError::Operation {
-            operation: format!(
-                "a product of {} by {} by {}",
-                product.rows, product.outputs, product.inputs
-            ),
-            cause: error.to_string(),
-        })
+        let prepared = self.blas()?.prepare(product);
+        prepared.map_err(|error| execute::product_failed(product, error))
     }
 
     fn begin_record(&mut self, key: usize) -> Result<(), DeviceError> {

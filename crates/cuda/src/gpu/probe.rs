@@ -87,8 +87,12 @@ impl Libraries {
     /// # Errors
     /// The driver does not start, or there is none.
     pub fn devices(self) -> Result<Vec<GpuInfo>, NoGpu> {
-        let failed = |error: DriverError| NoGpu::Driver {
-            cause: format!("{error:?}"),
+        let failed = |error: DriverError| match error {
+            // What the driver says where it was given no device.
+            DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE) => NoGpu::NoDevice,
+            error => NoGpu::Driver {
+                cause: format!("{error:?}"),
+            },
         };
         result::init().map_err(failed)?;
         let mut version = 0;

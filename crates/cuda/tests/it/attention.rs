@@ -1,6 +1,6 @@
 //! Attention over the paged cache, of prompts and of single tokens, against softmax as it is written.
 
-use weir_cuda::device::{Address, Arguments, Device as _, Launch};
+use weir_cuda::device::{Address, Arguments, Execute as _, Launch};
 use weir_cuda::kernels::{CacheType, Kernel, Variant};
 
 use crate::numbers::{Random, assert_near};

@@ -19,6 +19,9 @@ const GENERATIONS: [Target; 3] = [
     Target::Cubin(100, false),
 ];
 const HEAD_DIMS: [usize; 3] = [64, 128, 256];
+/// Widths of fewer models, which are compiled for one generation.
+const RARE_HEAD_DIMS: [usize; 3] = [80, 96, 192];
+const RARE_GENERATION: Target = Target::Cubin(90, true);
 
 /// What one kernel takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +36,7 @@ fn variants(options: Options) -> Vec<Variant> {
     let mut variants = Vec::new();
     for act in [ActType::Bf16, ActType::F16] {
         for cache in [CacheType::Act, CacheType::Fp8] {
-            for head_dim in HEAD_DIMS {
+            for head_dim in HEAD_DIMS.into_iter().chain(RARE_HEAD_DIMS) {
                 variants.push(Variant {
                     act,
                     cache,
@@ -99,12 +102,10 @@ fn measure(nvrtc: Nvrtc) -> BTreeMap<String, Figures> {
     let mut work: Vec<(&Family, Variant, Target)> = Vec::new();
     for family in &FAMILIES {
         for variant in variants(family.options) {
-            work.extend(
-                GENERATIONS
-                    .into_iter()
-                    .chain([Target::FALLBACK])
-                    .map(|target| (family, variant, target)),
-            );
+            let all = GENERATIONS.into_iter().chain([Target::FALLBACK]);
+            let is_rare = RARE_HEAD_DIMS.contains(&variant.head_dim);
+            let targets = all.filter(|target| !is_rare || *target == RARE_GENERATION);
+            work.extend(targets.map(|target| (family, variant, target)));
         }
     }
     let (next, all) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));

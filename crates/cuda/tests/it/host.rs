@@ -6,9 +6,10 @@ use weir_model::backend::{Backend, NoMasks, SamplingParams};
 use weir_model::{WeightFormat, load_network};
 use weir_scheduler::{Event, NewSequence, Priority, Scheduler, SequenceId, Verdict};
 
-use crate::ahead::scheduler;
 use crate::counting::allocations;
-use crate::model::{OPTIONS, files};
+use crate::model::files;
+use crate::parity::OPTIONS;
+use crate::parity::ahead::scheduler;
 
 /// Opens and closes what the plan says; returns whether anything was.
 fn settle(scheduler: &Scheduler, backend: &mut impl Backend) -> bool {
@@ -28,7 +29,7 @@ fn settle(scheduler: &Scheduler, backend: &mut impl Backend) -> bool {
 fn a_warm_backend_starts_and_reads_steps_without_an_allocation() {
     let (config, network) = load_network(&files("qwen2"), WeightFormat::Stored).unwrap();
     let mut backend = CudaBackend::new(Idle::default(), &network, &config, &OPTIONS).unwrap();
-    let mut scheduler = scheduler(&backend);
+    let mut scheduler = scheduler(backend.limits()).unwrap();
     for id in 0..16u64 {
         let new = NewSequence {
             id: SequenceId(id),

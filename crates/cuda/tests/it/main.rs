@@ -25,6 +25,8 @@ mod figures;
 mod host;
 mod model;
 mod numbers;
+#[path = "../../examples/gpu/parity/mod.rs"]
+mod parity;
 mod quant;
 mod rows;
 mod sample;

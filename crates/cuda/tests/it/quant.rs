@@ -1,6 +1,6 @@
 //! Products with weights in eight and in four bits, against the weights written out.
 
-use weir_cuda::device::{Address, Arguments, Device as _, Launch};
+use weir_cuda::device::{Address, Arguments, Execute as _, Launch};
 use weir_cuda::kernels::{ActType, Kernel};
 
 use crate::numbers::{Random, assert_near};

@@ -1,6 +1,6 @@
 //! Kernels that work on one row at a time: norm, embedding, gate, and what follows the product of queries, keys and values.
 
-use weir_cuda::device::{Address, Arguments, Device as _, Launch};
+use weir_cuda::device::{Address, Arguments, Execute as _, Launch};
 use weir_cuda::kernels::{ActType, CacheType, Kernel, Variant};
 
 use crate::numbers::{Random, assert_near};

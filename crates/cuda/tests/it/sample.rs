@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_cuda::device::{Arguments, Device as _, Launch};
+use weir_cuda::device::{Arguments, Execute as _, Launch};
 use weir_cuda::kernels::Kernel;
 use weir_cuda::sampling::{self, RESULT_SIZE, RowState};
 use weir_model::backend::{Sampled, SamplingParams};

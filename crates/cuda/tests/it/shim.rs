@@ -1,7 +1,7 @@
 //! The device of the tests: a process that runs the kernels' own sources on the CPU, threads as fibers in an order drawn by a seed
 //! (see `shim/`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
 use half::{bf16, f16};
-use weir_cuda::device::{Address, Device, DeviceError, Launch, Product, Properties, ResultType};
+use weir_cuda::device::{
+    Address, Device, DeviceError, Execute, Launch, Product, Properties, ResultType,
+};
 use weir_cuda::kernels::{ActType, CacheType, FAMILIES, HEADERS, Options, Variant};
 
 /// Multiprocessors of the device: few, so that small tests split attention, though not always.
@@ -30,8 +32,23 @@ pub(crate) struct Shim {
     recording: Option<(usize, Vec<Order>)>,
     recorded: HashMap<usize, Vec<Order>>,
     reads: [Vec<u8>; 2],
-    /// Whether what was recorded is run; else everything is started anew.
-    pub(crate) replays: bool,
+    /// Shapes of the products that were announced: what a GPU has a plan for.
+    prepared: HashSet<[usize; 5]>,
+}
+
+/// Rows, outputs, inputs, stride and bytes of a result of a product.
+fn shape(product: &Product) -> [usize; 5] {
+    let size = match product.result {
+        ResultType::F32 => 4,
+        ResultType::Act => 2,
+    };
+    [
+        product.rows,
+        product.outputs,
+        product.inputs,
+        product.stride,
+        size,
+    ]
 }
 
 /// The variant most tests use.
@@ -66,7 +83,7 @@ impl Shim {
             recording: None,
             recorded: HashMap::new(),
             reads: [Vec::new(), Vec::new()],
-            replays: true,
+            prepared: HashSet::new(),
         })
     }
 
@@ -168,15 +185,64 @@ impl Drop for Shim {
     }
 }
 
+impl Execute for Shim {
+    fn properties(&self) -> Properties {
+        Properties {
+            multiprocessors: MULTIPROCESSORS,
+        }
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+        if let Some((_, orders)) = &mut self.recording {
+            orders.push(Order::Launch(*launch));
+            return Ok(());
+        }
+        let arguments: Vec<(u64, u8)> = launch.arguments.iter().collect();
+        self.run(
+            launch.kernel.name(),
+            launch.grid,
+            launch.threads,
+            &arguments,
+        )
+    }
+
+    fn multiply(&mut self, product: &Product) -> Result<(), DeviceError> {
+        if let Some((_, orders)) = &mut self.recording {
+            orders.push(Order::Multiply(*product));
+            return Ok(());
+        }
+        assert!(
+            self.prepared.contains(&shape(product)),
+            "{product:?} was not prepared"
+        );
+        let Product {
+            rows,
+            outputs,
+            inputs,
+            x,
+            weights,
+            out,
+            stride,
+            result,
+        } = *product;
+        let [rows, outputs, inputs, stride] =
+            [rows, outputs, inputs, stride].map(|size| size as u64);
+        let is_act = u64::from(result == ResultType::Act);
+        let words = [
+            rows, outputs, inputs, x.0, inputs, weights.0, inputs, out.0, stride, is_act,
+        ];
+        self.send(b'G', &words, &[]);
+        self.answer("product", &mut [])
+    }
+}
+
 impl Device for Shim {
     fn name(&self) -> String {
         "shim".to_owned()
     }
 
-    fn properties(&self) -> Properties {
-        Properties {
-            multiprocessors: MULTIPROCESSORS,
-        }
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        Ok(1 << 30)
     }
 
     fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<Address, DeviceError> {
@@ -210,43 +276,9 @@ impl Device for Shim {
         Ok(())
     }
 
-    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
-        if let Some((_, orders)) = &mut self.recording {
-            orders.push(Order::Launch(*launch));
-            return Ok(());
-        }
-        let arguments: Vec<(u64, u8)> = launch.arguments.iter().collect();
-        self.run(
-            launch.kernel.name(),
-            launch.grid,
-            launch.threads,
-            &arguments,
-        )
-    }
-
-    fn multiply(&mut self, product: &Product) -> Result<(), DeviceError> {
-        if let Some((_, orders)) = &mut self.recording {
-            orders.push(Order::Multiply(*product));
-            return Ok(());
-        }
-        let Product {
-            rows,
-            outputs,
-            inputs,
-            x,
-            weights,
-            out,
-            stride,
-            result,
-        } = *product;
-        let [rows, outputs, inputs, stride] =
-            [rows, outputs, inputs, stride].map(|size| size as u64);
-        let is_act = u64::from(result == ResultType::Act);
-        let words = [
-            rows, outputs, inputs, x.0, inputs, weights.0, inputs, out.0, stride, is_act,
-        ];
-        self.send(b'G', &words, &[]);
-        self.answer("product", &mut [])
+    fn prepare(&mut self, product: &Product) -> Result<(), DeviceError> {
+        self.prepared.insert(shape(product));
+        Ok(())
     }
 
     fn begin_record(&mut self, key: usize) -> Result<(), DeviceError> {
@@ -261,9 +293,6 @@ impl Device for Shim {
     }
 
     fn replay(&mut self, key: usize) -> Result<bool, DeviceError> {
-        if !self.replays {
-            return Ok(false);
-        }
         let Some(orders) = self.recorded.remove(&key) else {
             return Ok(false);
         };

@@ -141,6 +141,30 @@ fn an_image_is_mounted_as_it_is_and_a_path_of_the_node_is_not() {
 }
 
 #[test]
+fn keys_and_values_on_a_gpu_take_its_own_memory_and_all_that_is_left_of_it() {
+    let worker = |more: &Value| {
+        let children = made("pvc://m", more).unwrap();
+        children.deployment["spec"]["template"]["spec"]["containers"][0].clone()
+    };
+    let says = |worker: &Value, what: &str| {
+        let arguments = worker["args"].as_array().unwrap();
+        arguments
+            .iter()
+            .any(|one| one.as_str().unwrap().contains(what))
+    };
+    let gpu = json!({"type": "gpu", "resourceName": "nvidia.com/gpu", "count": 1});
+    let (cpu, gpu) = (
+        worker(&json!({"engine": {"maxRunning": 8}})),
+        worker(&json!({"accelerator": gpu, "engine": {"maxRunning": 8}})),
+    );
+    assert!(says(&cpu, "--kv-bytes=1073741824"), "{cpu}");
+    assert!(!says(&gpu, "kv-bytes"), "{gpu}");
+    assert!(says(&gpu, "--max-batch-tokens=8192"), "{gpu}");
+    let memory = |worker: &Value| worker["resources"]["requests"]["memory"].clone();
+    assert_ne!(memory(&cpu), memory(&gpu));
+}
+
+#[test]
 fn accelerators_are_asked_for_by_resource_or_by_claim() {
     let gpu = json!({"accelerator": {"type": "gpu", "resourceName": "nvidia.com/gpu", "count": 2, "nodeSelector": {"gpu": "h200"}}});
     let children = made("pvc://m", &gpu).unwrap();

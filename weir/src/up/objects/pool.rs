@@ -49,7 +49,7 @@ pub(super) fn pool_status(
         effective_engine: Some(EffectiveEngine {
             max_batch_tokens: i32::try_from(engine.max_batch_tokens).unwrap_or(i32::MAX),
             max_running: i32::try_from(engine.max_running).unwrap_or(i32::MAX),
-            kv_bytes: i64::try_from(engine.kv_bytes).unwrap_or(i64::MAX),
+            kv_bytes: engine.kv_bytes.and_then(|bytes| i64::try_from(bytes).ok()),
             block_tokens: i32::try_from(engine.block_tokens).unwrap_or(i32::MAX),
             kv_dtype: engine.kv_dtype.as_str().to_owned(),
         }),

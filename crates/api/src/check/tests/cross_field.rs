@@ -292,12 +292,12 @@ fn rules_of_a_pool_refuse_what_they_should() {
             refused(
                 "more running than tokens",
                 [("/spec/engine/maxRunning", json!(4096))],
-                "maxRunning (64 where absent) must not be greater",
+                "maxRunning (64 where absent, 256 on a GPU) must not be greater",
             ),
             refused(
                 "silently more running",
                 [("/spec/engine", json!({"maxBatchTokens": 32}))],
-                "maxRunning (64 where absent) must not be greater",
+                "maxRunning (64 where absent, 256 on a GPU) must not be greater",
             ),
             accepted(
                 "small engine",
