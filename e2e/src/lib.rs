@@ -14,6 +14,7 @@ pub mod checker;
 mod client;
 pub mod cluster;
 pub mod documents;
+pub mod identity;
 pub mod load;
 mod model;
 pub mod postgres;

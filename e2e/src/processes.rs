@@ -1,7 +1,9 @@
 //! Gateways and workers as processes of their own, which a test may kill, freeze and start again.
 
+mod snapshot;
+
 use std::fs::OpenOptions;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+pub use self::snapshot::{snapshot_tenant, write_snapshot};
 use crate::checker::Dump;
 use crate::{Client, Site, Weir, send, wait_for, weir_command};
 
@@ -185,8 +188,10 @@ pub struct WorkerProcess {
     /// The process.
     pub process: Process,
     plan: Plan,
-    /// Where it listens.
+    /// Where it listens, unless that is an address.
     pub socket: PathBuf,
+    /// The address where it listens instead, and the folder of what it proves itself with there.
+    secured: Option<(SocketAddr, PathBuf)>,
 }
 
 impl WorkerProcess {
@@ -196,6 +201,26 @@ impl WorkerProcess {
             process: Process::new(name, site.path()),
             plan: plan.clone(),
             socket: site.path().join(format!("{name}.sock")),
+            secured: None,
+        }
+    }
+
+    /// Not started yet; it will listen at an address, and let in who proves by TLS to be a gateway.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub fn secured(site: &Site, plan: &Plan, name: &str, identity: &Path) -> Result<Self> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port()?));
+        let mut worker = Self::new(site, plan, name);
+        worker.secured = Some((address, identity.to_owned()));
+        Ok(worker)
+    }
+
+    /// Where it listens, as a snapshot names it.
+    pub fn address(&self) -> String {
+        match &self.secured {
+            Some((address, _)) => address.to_string(),
+            None => format!("unix:{}", self.socket.display()),
         }
     }
 
@@ -207,16 +232,22 @@ impl WorkerProcess {
         let mut command = weir_command();
         command
             .args(["worker", "--name", &self.process.name, "--threads", "1"])
-            .args(["--kv-bytes", "67108864", "--listen"])
-            .arg(format!("unix:{}", self.socket.display()))
+            .args(["--kv-bytes", "67108864", "--listen", &self.address()])
             .arg("--load-plan")
             .arg(&self.plan.path);
+        if let Some((_, identity)) = &self.secured {
+            command.arg("--workload-identity").arg(identity);
+        }
         // A socket of its last life says nothing.
         drop(std::fs::remove_file(&self.socket));
         self.process.spawn(&mut command)?;
         let (process, socket) = (&mut self.process, &self.socket);
+        let listens = || match &self.secured {
+            Some((address, _)) => TcpStream::connect(address).is_ok(),
+            None => socket.exists(),
+        };
         wait_for("the worker to listen", 60, || {
-            (socket.exists() || !process.is_up()).then_some(())
+            (listens() || !process.is_up()).then_some(())
         })?;
         ensure!(self.process.is_up(), "the worker ended");
         Ok(())
@@ -346,54 +377,4 @@ impl GatewayProcess {
         ensure!(output.status.success(), "{said}");
         Dump::parse(&String::from_utf8(output.stdout)?)
     }
-}
-
-/// A tenant as a snapshot has it, with a day's tokens; `more` is merged over it.
-///
-/// # Errors
-/// Its key cannot be hashed.
-pub fn snapshot_tenant(name: &str, tokens: u64, more: &Value) -> Result<Value> {
-    let key = format!("{name}-dev-key");
-    let output = weir_command()
-        .args(["key", "--json", "--key", &key])
-        .output()?;
-    let hash = serde_json::from_slice::<Value>(&output.stdout)?["hash"].clone();
-    let mut tenant = json!({
-        "name": name, "keys": [{"name": "dev", "hash": hash}], "windows": [{"periodSeconds": 86_400, "tokens": tokens}],
-        "priority": "interactive", "models": [{"name": "random"}], "trustScope": name, "retentionMs": 86_400_000,
-    });
-    for (field, value) in more.as_object().into_iter().flatten() {
-        tenant[field] = value.clone();
-    }
-    Ok(tenant)
-}
-
-/// Writes what a gateway serves, or several do: the site's model, these tenants, and workers by name and address.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write_snapshot(
-    (site, plan): (&Site, &Plan),
-    name: &str,
-    tenants: &[Value],
-    workers: &[(&str, String)],
-) -> Result<PathBuf> {
-    let queue = json!({"maxDepth": 256, "maxWaitMs": 60_000});
-    let worker = |(name, address): &(&str, String)| json!({"name": name, "pool": "small", "address": address});
-    let workers: Vec<Value> = workers.iter().map(worker).collect();
-    let snapshot = json!({
-        "tenants": tenants,
-        "models": [{"name": "random", "stable": 1, "versions": [{
-            "version": 1, "digest": plan.digest, "pool": "small", "tier": "standard", "contextTokens": 2048,
-            "price": {"promptMicrosPerToken": 1, "cachedMicrosPerToken": 0, "outputMicrosPerToken": 4},
-            "path": site.model_dir("random", 1),
-        }]}],
-        "pools": [{"name": "small", "interactive": queue, "standard": queue, "batch": queue, "classBounds": [512, 4096]}],
-        "workers": workers,
-    });
-    let path = site.path().join(format!("{name}.json"));
-    let partial = path.with_extension("partial");
-    std::fs::write(&partial, snapshot.to_string())?;
-    std::fs::rename(partial, &path)?;
-    Ok(path)
 }

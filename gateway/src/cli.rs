@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
+use weir_identity::Identity;
 use weir_store::{Durability, Store};
 use weir_telemetry::admin::Admin;
 use weir_telemetry::logging::LogFormat;
@@ -70,6 +71,10 @@ pub struct GatewayArgs {
     /// PEM file with its private key.
     #[arg(long, value_name = "FILE", env = "WEIR_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Folder with tls.crt, tls.key and ca.crt: workers reached by TCP must prove by a certificate of an authority in ca.crt that they are
+    /// workers, and this gateway proves itself to them. Followed while it changes; it may be filled later.
+    #[arg(long, value_name = "FOLDER", env = "WEIR_WORKLOAD_IDENTITY")]
+    pub workload_identity: Option<PathBuf>,
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub admin: SocketAddr,
@@ -105,6 +110,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         listen,
         tls_cert,
         tls_key,
+        workload_identity,
         admin,
         replica,
         drain_s,
@@ -124,9 +130,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         ..Config::default()
     };
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
-    if let (Some(cert), Some(key)) = (tls_cert, tls_key) {
-        gateway.secure(Tls::open(TlsFiles { cert, key })?);
-    }
+    show_certificates(&gateway, (tls_cert, tls_key), workload_identity)?;
     let (mut actions, mut queries) = (gateway.admin_actions(), gateway.admin_queries());
     let following = if let Some(snapshot) = snapshot.filter(|_| !cluster) {
         let file = SnapshotFile::new(&snapshot);
@@ -160,6 +164,21 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     following.abort();
     end(&gateway, &*store).await?;
     admin.abort();
+    Ok(())
+}
+
+/// To clients, and to workers.
+fn show_certificates(
+    gateway: &Gateway,
+    tls: (Option<PathBuf>, Option<PathBuf>),
+    workload_identity: Option<PathBuf>,
+) -> Result<(), Failure> {
+    if let (Some(cert), Some(key)) = tls {
+        gateway.secure(Tls::open(TlsFiles { cert, key })?);
+    }
+    if let Some(folder) = workload_identity {
+        gateway.identify(Arc::new(Identity::awaited(&folder)));
+    }
     Ok(())
 }
 

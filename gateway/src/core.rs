@@ -10,6 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_admission::ExpiredWhy;
+use weir_identity::Identity;
 use weir_run::{RunId, RunStatus};
 use weir_store::Store;
 use weir_store::fault::point;
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     /// The listener's certificate, where it speaks TLS.
     pub(crate) tls: OnceLock<Tls>,
     pub(crate) handshakes: Handshakes,
+    /// What it proves itself with to workers, where they ask for it.
+    pub(crate) identity: OnceLock<Arc<Identity>>,
     /// A run ended, or a worker came or went.
     pub(crate) quieter: Notify,
     /// Ends every task of the gateway.

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use weir_identity::Identity;
 use weir_ledger::Actor;
 use weir_rollout::routing::TableOrder;
 use weir_store::{Store, StoreError};
@@ -121,6 +122,7 @@ impl Gateway {
             draining: false.into(),
             tls: std::sync::OnceLock::new(),
             handshakes: crate::http::secured::Handshakes::default(),
+            identity: std::sync::OnceLock::new(),
             quieter: tokio::sync::Notify::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -188,6 +190,17 @@ impl Gateway {
                 tls.follow(metrics, stop).await;
             }
         });
+    }
+
+    /// From now on workers reached by TCP must prove themselves, and this gateway does to them; new content of the files is taken over. Before
+    /// there is a worker, and once for a gateway.
+    pub fn identify(&self, identity: Arc<Identity>) {
+        let core = &self.0;
+        if core.identity.set(Arc::clone(&identity)).is_err() {
+            tracing::error!("the gateway has an identity already; the second one is not used");
+            return;
+        }
+        core.spawn(identity.follow(core.stop.clone(), |_| {}));
     }
 
     /// Shows the workers and their runs under vLLM's names too: on one machine nobody scrapes the workers themselves. On a cluster the workers

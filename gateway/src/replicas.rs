@@ -156,9 +156,10 @@ impl Core {
                 replica: format!("{name}/look"),
             };
             let until = Instant::now() + self.config.adopt_within;
+            let proof = self.identity.get().cloned();
             async move {
                 let address = link.endpoint.address.clone();
-                let held = look(address, hello, until).await;
+                let held = look((address, proof), hello, until).await;
                 (link, held)
             }
         });

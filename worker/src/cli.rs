@@ -9,7 +9,9 @@ use weir_telemetry::logging::{self, LogFormat};
 use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 
 use crate::announce::Announcer;
-use crate::config::{Config, DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat};
+use crate::config::{
+    Callers, Config, DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat,
+};
 use crate::error::{WorkerError, chain};
 use crate::listen::Listen;
 use crate::server::Ended;
@@ -29,6 +31,13 @@ pub struct WorkerArgs {
     /// Where to take sessions: `unix:/path/to/socket` or `tcp:127.0.0.1:7000`.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Listen,
+    /// Folder with tls.crt, tls.key and ca.crt: sessions by TCP are taken from gateways only, which prove themselves by a certificate of an
+    /// authority in ca.crt. Followed while it changes.
+    #[arg(long, value_name = "FOLDER", env = "WEIR_WORKLOAD_IDENTITY")]
+    pub workload_identity: Option<PathBuf>,
+    /// Take sessions without TLS at an address that other machines reach. Something else must keep others away, such as a network policy.
+    #[arg(long, conflicts_with = "workload_identity")]
+    pub plain_sessions: bool,
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<SocketAddr>,
@@ -83,6 +92,11 @@ impl From<WorkerArgs> for Config {
             name: args.name,
             load_plan: args.load_plan,
             listen: args.listen,
+            callers: match (args.workload_identity, args.plain_sessions) {
+                (Some(folder), _) => Callers::Gateways(folder),
+                (None, true) => Callers::Anybody,
+                (None, false) => Callers::Local,
+            },
             admin: args.admin,
             engine: EngineSettings {
                 max_running: args.max_running,

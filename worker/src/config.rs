@@ -15,6 +15,8 @@ pub struct Config {
     pub load_plan: PathBuf,
     /// Where it takes sessions.
     pub listen: Listen,
+    /// Who may open them.
+    pub callers: Callers,
     /// Where it serves health and metrics, if anywhere.
     pub admin: Option<SocketAddr>,
     /// The engine's limits.
@@ -25,6 +27,18 @@ pub struct Config {
     pub orphan_grace: Option<Duration>,
     /// From the order to drain to the end.
     pub drain: Duration,
+}
+
+/// Who may open sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Callers {
+    /// Whoever reaches the address: for a Unix socket or a loopback address, which others do not reach.
+    #[default]
+    Local,
+    /// Whoever reaches the address, whatever it is: something else keeps others away.
+    Anybody,
+    /// Gateways that prove themselves by TLS. The folder has `tls.crt`, `tls.key` and `ca.crt`.
+    Gateways(PathBuf),
 }
 
 /// What the engine runs on.

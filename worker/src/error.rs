@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use weir_identity::IdentityError;
 use weir_telemetry::shutdown::EXIT_CONFIGURATION;
 
 use crate::load::LoadError;
@@ -25,6 +26,17 @@ pub enum WorkerError {
         /// Which, and why.
         reason: String,
     },
+    /// Others reach the address, and nothing says who may open sessions.
+    #[error(
+        "sessions at {address} would be open to whoever reaches it: give --workload-identity, or --plain-sessions where something else keeps others away"
+    )]
+    Open {
+        /// Where.
+        address: String,
+    },
+    /// What it should prove itself with cannot be used.
+    #[error("cannot take sessions under TLS")]
+    Identity(#[from] IdentityError),
     /// The session address cannot be bound.
     #[error("cannot take sessions on {address}")]
     Listen {
@@ -70,6 +82,8 @@ impl WorkerError {
         match self {
             Self::Load(error) => error.reason(),
             Self::Limits { .. } => "LimitsInvalid",
+            Self::Open { .. } => "IdentityMissing",
+            Self::Identity(_) => "IdentityInvalid",
             Self::Listen { .. } => "ListenFailed",
             Self::Admin { .. } => "AdminFailed",
             Self::LoaderDied => "LoadCrashed",
@@ -84,7 +98,7 @@ impl WorkerError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Load(error) => error.is_configuration(),
-            Self::Limits { .. } => true,
+            Self::Limits { .. } | Self::Open { .. } | Self::Identity(_) => true,
             _ => false,
         }
     }

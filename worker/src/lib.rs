@@ -21,7 +21,9 @@ mod session;
 mod start;
 
 pub use announce::Announcer;
-pub use config::{Config, DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat};
+pub use config::{
+    Callers, Config, DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat,
+};
 pub use engine::snapshot::Snapshot;
 pub use error::WorkerError;
 pub use listen::{Listen, ParseListenError};

@@ -6,8 +6,13 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use weir_identity::Identity;
+
+use crate::config::Callers;
+use crate::error::WorkerError;
 
 /// An address to take sessions on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +89,22 @@ impl Listen {
     }
 }
 
+impl Listen {
+    /// What callers are asked to prove themselves with; `None` where the address itself keeps strangers away, or something else does.
+    pub(crate) fn identity(&self, callers: Callers) -> Result<Option<Arc<Identity>>, WorkerError> {
+        let Self::Tcp(address) = self else {
+            return Ok(None);
+        };
+        match callers {
+            Callers::Gateways(folder) => Ok(Some(Arc::new(Identity::open(&folder)?))),
+            Callers::Local if !address.ip().is_loopback() => Err(WorkerError::Open {
+                address: self.to_string(),
+            }),
+            Callers::Local | Callers::Anybody => Ok(None),
+        }
+    }
+}
+
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path).await {
         Ok(_) => Err(io::Error::new(
@@ -123,6 +144,31 @@ mod tests {
         for text in ["", "unix:", "localhost", "tcp:nowhere:1"] {
             assert!(text.parse::<Listen>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn an_address_that_others_reach_is_open_only_where_that_was_asked_for() {
+        for (text, callers, is_open) in [
+            ("unix:/run/w.sock", Callers::Local, true),
+            ("tcp:127.0.0.1:7000", Callers::Local, true),
+            ("tcp:[::1]:7000", Callers::Local, true),
+            ("tcp:0.0.0.0:7000", Callers::Local, false),
+            ("tcp:10.0.0.7:7000", Callers::Local, false),
+            ("tcp:0.0.0.0:7000", Callers::Anybody, true),
+        ] {
+            let listen: Listen = text.parse().unwrap();
+            match listen.identity(callers) {
+                Ok(identity) => assert!(is_open && identity.is_none(), "{text}"),
+                Err(error) => {
+                    assert!(!is_open && error.is_configuration(), "{text}");
+                    assert_eq!(error.reason(), "IdentityMissing");
+                }
+            }
+        }
+        let nowhere = Callers::Gateways("/nowhere".into());
+        let error = "tcp:127.0.0.1:7000".parse::<Listen>().unwrap();
+        let error = error.identity(nowhere).unwrap_err();
+        assert_eq!(error.reason(), "IdentityInvalid");
     }
 
     #[tokio::test]

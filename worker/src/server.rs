@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use weir_identity::{Identity, Role};
 use weir_protocol::frames::{MAX_MESSAGE_BYTES, STREAM_WINDOW_BYTES};
 use weir_protocol::worker::worker_server::WorkerServer;
 
@@ -52,7 +53,7 @@ pub enum Ended {
 /// The engine or the listener failed.
 pub(crate) async fn serve(
     engine: EngineHandle,
-    listener: Listener,
+    (listener, identity): (Listener, Option<Arc<Identity>>),
     (digests, compiler): (Vec<String>, Arc<Compiler>),
     patience: Patience,
     shutdown: CancellationToken,
@@ -69,7 +70,7 @@ pub(crate) async fn serve(
         compiler,
     };
     let stop = CancellationToken::new();
-    let mut server = tokio::spawn(serve_grpc(service, listener, stop.clone()));
+    let mut server = tokio::spawn(serve_grpc(service, (listener, identity), stop.clone()));
     let ended = tokio::select! {
         end = &mut end => Err(engine_failed(end)),
         outcome = &mut server => Err(match outcome {
@@ -98,7 +99,7 @@ fn engine_failed(end: Result<EngineEnd, tokio::sync::oneshot::error::RecvError>)
 
 async fn serve_grpc(
     service: SessionService,
-    listener: Listener,
+    (listener, identity): (Listener, Option<Arc<Identity>>),
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let service = WorkerServer::new(service)
@@ -110,14 +111,21 @@ async fn serve_grpc(
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .tcp_nodelay(true);
-    let stopped = stop.cancelled_owned();
-    match listener {
-        Listener::Unix(listener, _file) => {
+    let stopped = stop.clone().cancelled_owned();
+    match (listener, identity) {
+        (Listener::Unix(listener, _file), _) => {
             server
                 .serve_with_incoming_shutdown(service, UnixListenerStream::new(listener), stopped)
                 .await
         }
-        Listener::Tcp(listener) => {
+        (Listener::Tcp(listener), Some(identity)) => {
+            tokio::spawn(Arc::clone(&identity).follow(stop.clone(), |_| {}));
+            let gateways = weir_identity::accept(listener, identity, Role::Gateway, stop);
+            server
+                .serve_with_incoming_shutdown(service, ReceiverStream::new(gateways), stopped)
+                .await
+        }
+        (Listener::Tcp(listener), None) => {
             server
                 .serve_with_incoming_shutdown(service, TcpListenerStream::new(listener), stopped)
                 .await

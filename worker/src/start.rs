@@ -35,6 +35,8 @@ pub struct Serving {
     pub name: String,
     /// See [`Config::listen`].
     pub listen: Listen,
+    /// What callers by TCP are asked to prove themselves with, if they are: see [`Config::callers`].
+    pub identity: Option<Arc<weir_identity::Identity>>,
     /// See [`Config::orphan_grace`].
     pub orphan_grace: Option<Duration>,
     /// See [`Config::drain`].
@@ -62,12 +64,15 @@ pub async fn run(
         name,
         load_plan,
         listen,
+        callers,
         admin,
         engine,
         device,
         orphan_grace,
         drain,
     } = config;
+    // Before the model, which may take long to load.
+    let identity = listen.identity(callers)?;
     let (readiness, metrics) = (Readiness::new(), Metrics::new());
     readiness.set_not_ready(ENGINE, "loading the model");
     // Ends with this function, whichever way it returns.
@@ -98,6 +103,7 @@ pub async fn run(
     let serving = Serving {
         name,
         listen,
+        identity,
         orphan_grace,
         drain,
         max_waiting: engine.max_waiting,
@@ -121,6 +127,7 @@ pub async fn serve_loaded(
     let Serving {
         name,
         listen,
+        identity,
         orphan_grace,
         drain,
         max_waiting,
@@ -168,7 +175,7 @@ pub async fn serve_loaded(
     });
     let ended = serve(
         engine,
-        listener,
+        (listener, identity),
         (vec![digest], compiler),
         Patience {
             drain,

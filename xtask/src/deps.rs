@@ -32,6 +32,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("weir-model", &["weir-scheduler"]),
     ("weir-cuda", &["weir-model", "weir-scheduler"]),
     ("weir-telemetry", &[]),
+    // Is given files and sockets; who issued them is the operator's business.
+    ("weir-identity", &[]),
     // Is told which bytes are wanted; who signed them is asked by its callers.
     ("weir-fetch", &["weir-manifest"]),
     // The end-to-end tests' checker, load and sites: know what clients know.
@@ -48,6 +50,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-rollout",
             "weir-protocol",
             "weir-telemetry",
+            "weir-identity",
             // Only its tests: the cluster.
             "weir-e2e",
         ],
@@ -68,6 +71,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-rollout",
             "weir-model",
             "weir-telemetry",
+            "weir-identity",
             // Only its tests: the checker and the load of the end-to-end tests, on a gateway in their own process.
             "weir-e2e",
         ],
@@ -82,6 +86,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-model",
             "weir-cuda",
             "weir-telemetry",
+            "weir-identity",
         ],
     ),
     // The one machine: knows the other binaries' libraries too.
@@ -103,6 +108,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-model",
             "weir-fetch",
             "weir-telemetry",
+            "weir-identity",
             "weir-operator",
             "weir-gateway",
             "weir-worker",

@@ -28,6 +28,7 @@ mod key_race;
 mod ledger;
 mod lost_commits;
 mod metrics;
+mod mutual;
 mod openai;
 mod outages;
 mod partition;

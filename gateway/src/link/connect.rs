@@ -1,13 +1,18 @@
 //! One attempt to open a session with a worker.
 
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use tokio::io::AsyncBufReadExt as _;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
+use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
+use weir_identity::{Identity, Role};
 use weir_protocol::frames::{MAX_MESSAGE_BYTES, PROTOCOL, STREAM_WINDOW_BYTES};
 use weir_protocol::worker::worker_client::WorkerClient;
 use weir_protocol::worker::{GatewayFrame, HeldRun, Hello, Welcome, WorkerFrame, worker_frame};
@@ -28,6 +33,14 @@ pub(crate) enum ConnectError {
     Transport(#[source] tonic::transport::Error),
     #[error("the worker's address is not valid")]
     Address(#[source] tonic::transport::Error),
+    #[error(
+        "the worker at {address} could not prove that it is one, or took this gateway for none; both need a certificate of the same install"
+    )]
+    Identity {
+        address: String,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("the worker refused the session: {0}")]
     Refused(String),
     #[error("the worker's first frame was not a welcome of protocol 1")]
@@ -38,15 +51,22 @@ pub(crate) enum ConnectError {
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(crate) async fn connect(address: WorkerAddress, hello: Hello) -> Result<Conn, ConnectError> {
-    tokio::time::timeout(PATIENCE, open(address, hello))
+/// What a gateway proves itself with, where workers ask for it.
+pub(crate) type Proof = Option<Arc<Identity>>;
+
+pub(crate) async fn connect(
+    address: WorkerAddress,
+    proof: Proof,
+    hello: Hello,
+) -> Result<Conn, ConnectError> {
+    tokio::time::timeout(PATIENCE, open(address, proof, hello))
         .await
         .unwrap_or(Err(ConnectError::Timeout(PATIENCE)))
 }
 
 /// The runs that a worker holds for gateways of this store, asked for in a session that ends at once; tried until a moment.
 pub(crate) async fn look(
-    address: WorkerAddress,
+    (address, proof): (WorkerAddress, Proof),
     hello: Hello,
     until: tokio::time::Instant,
 ) -> Vec<HeldRun> {
@@ -54,7 +74,7 @@ pub(crate) async fn look(
         let mut hello = hello.clone();
         // Later sessions have larger numbers.
         hello.session_epoch = hello.session_epoch.max(crate::clock::now_ms());
-        match connect(address.clone(), hello).await {
+        match connect(address.clone(), proof.clone(), hello).await {
             Ok(conn) => return conn.welcome.held,
             Err(error) if tokio::time::Instant::now() >= until => {
                 tracing::warn!(
@@ -68,8 +88,8 @@ pub(crate) async fn look(
     }
 }
 
-async fn open(address: WorkerAddress, hello: Hello) -> Result<Conn, ConnectError> {
-    let channel = channel(address).await?;
+async fn open(address: WorkerAddress, proof: Proof, hello: Hello) -> Result<Conn, ConnectError> {
+    let channel = channel(address, proof).await?;
     let (outbound, frames) = mpsc::unbounded_channel();
     // Nobody but this function holds the receiver: the send cannot fail.
     outbound.send(hello.into()).ok();
@@ -94,7 +114,14 @@ async fn open(address: WorkerAddress, hello: Hello) -> Result<Conn, ConnectError
     }
 }
 
-async fn channel(address: WorkerAddress) -> Result<Channel, ConnectError> {
+impl ConnectError {
+    /// Whether people must do something about it: a worker that starts or ends is none of their business.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Identity { .. } | Self::Refused(_))
+    }
+}
+
+async fn channel(address: WorkerAddress, proof: Proof) -> Result<Channel, ConnectError> {
     let uri = match &address {
         WorkerAddress::Unix(_) => "http://worker".to_owned(),
         WorkerAddress::Tcp(host) => format!("http://{host}"),
@@ -107,9 +134,23 @@ async fn channel(address: WorkerAddress) -> Result<Channel, ConnectError> {
         .keep_alive_timeout(Duration::from_secs(5))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(2 * STREAM_WINDOW_BYTES);
-    let connected = match address {
-        WorkerAddress::Tcp(_) => endpoint.connect().await,
-        WorkerAddress::Unix(path) => {
+    let connected = match (address, proof) {
+        (WorkerAddress::Tcp(host), Some(identity)) => {
+            // Not inside the connector, which would hide why a handshake failed.
+            let stream = prove(&host, &identity).await;
+            let stream = stream.map_err(|source| ConnectError::Identity {
+                address: host,
+                source,
+            })?;
+            let mut once = Some(TokioIo::new(stream));
+            let connector = tower::service_fn(move |_: Uri| {
+                let gone = || io::Error::from(io::ErrorKind::NotConnected);
+                std::future::ready(once.take().ok_or_else(gone))
+            });
+            endpoint.connect_with_connector(connector).await
+        }
+        (WorkerAddress::Tcp(_), None) => endpoint.connect().await,
+        (WorkerAddress::Unix(path), _) => {
             let connector = tower::service_fn(move |_: Uri| {
                 let path = path.clone();
                 async move { UnixStream::connect(path).await.map(TokioIo::new) }
@@ -118,4 +159,17 @@ async fn channel(address: WorkerAddress) -> Result<Channel, ConnectError> {
         }
     };
     connected.map_err(ConnectError::Transport)
+}
+
+/// A connection to a worker that has proved to be one.
+async fn prove(host: &str, identity: &Identity) -> io::Result<TlsStream<TcpStream>> {
+    let credentials = identity.current().map_err(io::Error::other)?;
+    let stream = TcpStream::connect(host).await?;
+    stream.set_nodelay(true)?;
+    let mut stream = credentials.connect(stream, Role::Worker).await?;
+    // In TLS 1.3 a caller learns with the first bytes whether it was taken; a server of HTTP/2 sends its settings unasked.
+    if stream.fill_buf().await?.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(stream)
 }

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     pub(super) lost: Option<Instant>,
     backoff: Duration,
     retiring: bool,
+    /// When it was last told of that no session came about.
+    told: Option<Instant>,
 }
 
 /// A run on this link.
@@ -65,6 +67,8 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Conn, ConnectError>> + Send
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
+/// A worker that refuses, or is none, is told of this often.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
 /// A run that this many workers lost before it started is not tried again.
 const MAX_ATTEMPTS: u32 = 3;
@@ -91,6 +95,7 @@ impl Link {
             lost: None,
             backoff: FIRST_BACKOFF,
             retiring: false,
+            told: None,
         }
     }
 
@@ -113,7 +118,7 @@ impl Link {
                 attempt = &mut connecting, if self.conn.is_none() => match attempt {
                     Ok(conn) => self.connected(conn).await,
                     Err(error) => {
-                        tracing::debug!(worker = self.name(), error = &error as &dyn std::error::Error, "no session");
+                        self.not_connected(&error);
                         connecting = self.connecting();
                     }
                 },
@@ -147,10 +152,22 @@ impl Link {
             replica: self.core.replica_name(),
         };
         let address = self.handle.endpoint.address.clone();
+        let proof = self.core.identity.get().cloned();
         Box::pin(async move {
             tokio::time::sleep(wait).await;
-            connect(address, hello).await
+            connect(address, proof, hello).await
         })
+    }
+
+    fn not_connected(&mut self, error: &ConnectError) {
+        let is_told = self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
+        let (worker, cause) = (self.name(), error as &dyn std::error::Error);
+        if error.is_refusal() && is_told {
+            tracing::warn!(worker, error = cause, "no session");
+            self.told = Some(Instant::now());
+        } else {
+            tracing::debug!(worker, error = cause, "no session");
+        }
     }
 
     async fn connected(&mut self, conn: Conn) {

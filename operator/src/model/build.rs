@@ -335,6 +335,8 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
         .chain(kv_bytes)
         .chain(drafts.map(|tokens| ("draft-tokens", tokens.to_string())))
         .map(|(name, value)| format!("--{name}={value}"))
+        // NetworkPolicies keep others away.
+        .chain(["--plain-sessions".to_owned()])
         .collect()
 }
 

@@ -92,6 +92,7 @@ impl TestWorker {
         let serving = Serving {
             name: "w0".to_owned(),
             listen: Listen::Unix(socket_in(dir.path())),
+            identity: None,
             orphan_grace: options.orphan_grace,
             drain: options.drain,
             max_waiting: options.max_waiting,
