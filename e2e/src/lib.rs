@@ -28,7 +28,9 @@ pub mod splitmix;
 mod weir;
 
 pub use client::{Client, Event, EventStream, Reply};
-pub use model::{RandomModel, reference_lines, write_other_weights, write_random_model};
+pub use model::{
+    RandomModel, reference_lines, write_other_weights, write_random_adapter, write_random_model,
+};
 pub use rustix::process::Signal;
 pub use site::{Site, Tenant};
 pub use weir::{Weir, repository, send, weir_command};

@@ -38,6 +38,38 @@ impl Default for RandomModel {
     }
 }
 
+/// Writes a random adapter of a random model, as `peft` saves one: of two products in each layer, and strong enough to be heard.
+///
+/// # Errors
+/// The folder cannot be made or written to.
+pub fn write_random_adapter(dir: &Path, shape: RandomModel, seed: u64) -> Result<()> {
+    const RANK: usize = 8;
+    fs::create_dir_all(dir)?;
+    let config = json!({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 64, "bias": "none",
+        "target_modules": ["q_proj", "down_proj"],
+    });
+    fs::write(
+        dir.join("adapter_config.json"),
+        serde_json::to_vec_pretty(&config)?,
+    )?;
+    let (hidden, inner) = (shape.hidden, shape.intermediate);
+    let mut tensors = Vec::new();
+    for layer in 0..shape.layers {
+        for (module, input, output) in [
+            ("self_attn.q_proj", hidden, hidden),
+            ("mlp.down_proj", inner, hidden),
+        ] {
+            let name = format!("base_model.model.model.layers.{layer}.{module}");
+            tensors.push((format!("{name}.lora_A.weight"), vec![RANK, input]));
+            tensors.push((format!("{name}.lora_B.weight"), vec![output, RANK]));
+        }
+    }
+    let weights = safetensors(&tensors, seed)?;
+    fs::write(dir.join("adapter_model.safetensors"), weights)?;
+    Ok(())
+}
+
 /// Writes a model of the usual shape whose weights are others: as fast as the usual one, and wrong.
 ///
 /// # Errors

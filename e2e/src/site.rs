@@ -1,5 +1,6 @@
 //! A directory of manifests and models, made for one test.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{RandomModel, Weir, repository, weir_command, write_random_model};
+use crate::{
+    RandomModel, Weir, repository, weir_command, write_random_adapter, write_random_model,
+};
 
 /// A tenant with one key, named after itself: `NAME-dev-key`.
 #[derive(Clone, Debug)]
@@ -210,6 +213,27 @@ impl Site {
         self.declare((model, version), &manifest, spec)
     }
 
+    /// Writes, signs and declares a random adapter of a version of this site, of the shape that both have. `change` gets at the files
+    /// between signing and declaring; `spec` is merged over the object's.
+    ///
+    /// # Errors
+    /// Files cannot be written, or `weir sign` fails.
+    pub fn add_adapter(
+        &self,
+        (model, version): (&str, u32),
+        base: (&str, u32),
+        (seed, spec): (u64, &Value),
+        change: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let dir = self.model_dir(model, version);
+        write_random_adapter(&dir, RandomModel::default(), seed)?;
+        let base = self.model_dir(base.0, base.1);
+        let more = ["--adapter-of".as_ref(), base.as_os_str()];
+        let manifest = self.sign_with((model, version), &dir, &more)?;
+        change(&dir)?;
+        self.declare((model, version), &manifest, spec)
+    }
+
     fn random_files(&self, model: &str, version: u32, shape: RandomModel) -> Result<PathBuf> {
         let dir = self.model_dir(model, version);
         let tokenizer_of = repository().join("examples/models/tiny-chat-v1");
@@ -239,6 +263,15 @@ impl Site {
 
     /// Signs the files in `dir`; the `spec.manifest` that names them.
     fn sign(&self, model: &str, version: u32, dir: &Path) -> Result<Value> {
+        self.sign_with((model, version), dir, &[])
+    }
+
+    fn sign_with(
+        &self,
+        (model, version): (&str, u32),
+        dir: &Path,
+        more: &[&OsStr],
+    ) -> Result<Value> {
         let number = version.to_string();
         let mut command = weir_command();
         command.args([
@@ -250,7 +283,8 @@ impl Site {
             &number,
             "--key",
         ]);
-        let printed = run(command.arg(self.dir.path().join("signer.key")).arg(dir))?;
+        command.arg(self.dir.path().join("signer.key"));
+        let printed = run(command.args(more).arg(dir))?;
         let claim = serde_json::from_str::<Value>(&printed)?["claim"].clone();
         let mut manifest = claim
             .as_object()

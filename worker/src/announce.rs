@@ -1,7 +1,9 @@
 //! What the worker tells its parent: one JSON object a line on stdout.
 //!
 //! `{"event":"loading","message":…,"done":bytes,"total":bytes}` while it loads, then either
-//! `{"event":"ready","message":…,"listen":…,"digest":…}` or `{"event":"failed","reason":…,"message":…}`.
+//! `{"event":"ready","message":…,"listen":…,"digest":…}` or `{"event":"failed","reason":…,"message":…}`. From then on, for each adapter
+//! that comes or goes, `{"event":"adapter","plan":…,"state":…,"digest":…,"reason":…,"message":…,"text":…}`: the state
+//! is `loaded`, `refused`, `failed` (it is tried again) or `removed`, and the text is the digest of the plan that was read.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -80,6 +82,19 @@ impl Announcer {
         }));
     }
 
+    /// An adapter is served, or not.
+    pub(crate) fn adapter(&self, said: &AdapterSaid<'_>) {
+        self.line(&json!({
+            "event": "adapter",
+            "plan": said.plan,
+            "state": said.state,
+            "digest": said.digest,
+            "reason": said.reason,
+            "message": said.message,
+            "text": said.text,
+        }));
+    }
+
     /// The worker ends.
     pub(crate) fn failed(&self, reason: &str, message: &str) {
         self.line(&json!({"event": "failed", "reason": reason, "message": message}));
@@ -92,6 +107,22 @@ impl Announcer {
         // A parent that does not read any more must not end its worker.
         let _ = writeln!(lines.out, "{value}").and_then(|()| lines.out.flush());
     }
+}
+
+/// What became of an adapter.
+pub(crate) struct AdapterSaid<'a> {
+    /// Name of its plan.
+    pub(crate) plan: &'a str,
+    /// `loaded`, `refused`, `failed` or `removed`.
+    pub(crate) state: &'a str,
+    /// Its manifest digest, where known.
+    pub(crate) digest: &'a str,
+    /// One word, where it was refused.
+    pub(crate) reason: &'a str,
+    /// The cause and the remedy, where it was refused.
+    pub(crate) message: &'a str,
+    /// Digest of the plan's text.
+    pub(crate) text: &'a str,
 }
 
 impl std::fmt::Debug for Announcer {

@@ -28,6 +28,10 @@ pub struct WorkerArgs {
     /// JSON file that says what to load and who must have signed it.
     #[arg(long, value_name = "FILE")]
     pub load_plan: PathBuf,
+    /// Folder with load plans of adapters of the model, one in each `*.json` file. Looked at all the time: an adapter is served while its
+    /// file is there.
+    #[arg(long, value_name = "FOLDER")]
+    pub adapters: Option<PathBuf>,
     /// Where to take sessions: `unix:/path/to/socket` or `tcp:127.0.0.1:7000`.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Listen,
@@ -91,6 +95,7 @@ impl From<WorkerArgs> for Config {
         Self {
             name: args.name,
             load_plan: args.load_plan,
+            adapters: args.adapters,
             listen: args.listen,
             callers: match (args.workload_identity, args.plain_sessions) {
                 (Some(folder), _) => Callers::Gateways(folder),

@@ -13,6 +13,8 @@ pub struct Config {
     pub name: String,
     /// The load plan.
     pub load_plan: PathBuf,
+    /// Folder with load plans of adapters, one a file; they may come and go. `None`: no adapters.
+    pub adapters: Option<PathBuf>,
     /// Where it takes sessions.
     pub listen: Listen,
     /// Who may open them.

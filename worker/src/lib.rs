@@ -6,6 +6,7 @@
 //! Threads: one engine thread owns scheduler, backend, runs and sessions, and locks nothing. Two runtime threads carry gRPC. They
 //! meet in one bounded ring of commands, one bounded outbox per session, and a snapshot of figures.
 
+mod adapters;
 mod announce;
 pub mod cli;
 mod config;

@@ -201,6 +201,11 @@ impl Family<'_, '_> {
                 "Memory of rows that are not acknowledged",
                 now.window_bytes,
             ),
+            (
+                "weir_adapters",
+                "Adapters that runs may name",
+                now.models.len().saturating_sub(1) as u64,
+            ),
             ("weir_sessions", "Open sessions of gateways", now.sessions),
             (
                 "weir_sessions_stalled",

@@ -54,7 +54,7 @@ pub enum Ended {
 pub(crate) async fn serve(
     engine: EngineHandle,
     (listener, identity): (Listener, Option<Arc<Identity>>),
-    (digests, compiler): (Vec<String>, Arc<Compiler>),
+    compiler: Arc<Compiler>,
     patience: Patience,
     shutdown: CancellationToken,
 ) -> Result<Ended, WorkerError> {
@@ -66,7 +66,6 @@ pub(crate) async fn serve(
     let service = SessionService {
         commands: commands.clone(),
         snapshot: snapshot.clone(),
-        digests,
         compiler,
     };
     let stop = CancellationToken::new();

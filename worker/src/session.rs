@@ -32,7 +32,6 @@ const NAME_BYTES_MAX: usize = 256;
 pub(crate) struct SessionService {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) snapshot: watch::Receiver<Snapshot>,
-    pub(crate) digests: Vec<String>,
     pub(crate) compiler: Arc<Compiler>,
 }
 
@@ -180,7 +179,7 @@ impl Shown {
             .snapshot
             .as_ref()
             .is_none_or(|(last, at)| *last != now || at.elapsed() >= STATUS_MAX);
-        let status: WorkerStatus = now.status_frame(&service.digests);
+        let status: WorkerStatus = now.status_frame();
         if is_due && outbox.offer(status.into()) {
             self.snapshot = Some((now, Instant::now()));
         }

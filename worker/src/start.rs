@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use weir_scheduler::{Scheduler, cache_identity};
 use weir_telemetry::admin::Admin;
 use weir_telemetry::{Metrics, Readiness};
 
+use crate::adapters::{AdapterBase, AdapterWatch};
 use crate::announce::Announcer;
 use crate::config::Config;
 use crate::engine::core::{Identity, Parts};
@@ -45,6 +47,8 @@ pub struct Serving {
     pub max_waiting: u32,
     /// Tokens guessed ahead per sequence and step.
     pub draft_tokens: u32,
+    /// See [`Config::adapters`].
+    pub adapters: Option<PathBuf>,
     /// Behind `/readyz`.
     pub readiness: Readiness,
     /// Behind `/metrics`.
@@ -63,6 +67,7 @@ pub async fn run(
     let Config {
         name,
         load_plan,
+        adapters,
         listen,
         callers,
         admin,
@@ -108,6 +113,7 @@ pub async fn run(
         drain,
         max_waiting: engine.max_waiting,
         draft_tokens: engine.draft_tokens,
+        adapters,
         readiness,
         metrics,
     };
@@ -119,7 +125,7 @@ pub async fn run(
 /// # Errors
 /// The limits make no sense, the address cannot be bound, or the engine fails.
 pub async fn serve_loaded(
-    loaded: Loaded,
+    mut loaded: Loaded,
     serving: Serving,
     announcer: &Announcer,
     shutdown: CancellationToken,
@@ -132,6 +138,7 @@ pub async fn serve_loaded(
         drain,
         max_waiting,
         draft_tokens,
+        adapters,
         readiness,
         metrics,
     } = serving;
@@ -144,6 +151,7 @@ pub async fn serve_loaded(
     let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
     let block_tokens = loaded.backend.limits().block_tokens;
     let device = loaded.backend.name();
+    let base = AdapterBase::of(&mut loaded);
     let observer = Observer::new(&metrics, &model);
     let parts = assemble(loaded, name, (max_waiting, draft_tokens), observer)?;
     let bind_failed = |source| WorkerError::Listen {
@@ -165,6 +173,7 @@ pub async fn serve_loaded(
     readiness.set_ready(ENGINE);
     announcer.ready(&address.to_string(), &digest);
     tracing::info!(%address, digest, "takes sessions");
+    let watch = AdapterWatch::start(adapters, (base, engine.commands.clone()), announcer);
 
     let draining = tokio::spawn({
         let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
@@ -176,7 +185,7 @@ pub async fn serve_loaded(
     let ended = serve(
         engine,
         (listener, identity),
-        (vec![digest], compiler),
+        compiler,
         Patience {
             drain,
             orphan_grace,
@@ -185,6 +194,7 @@ pub async fn serve_loaded(
     )
     .await;
     draining.abort();
+    drop(watch);
     if let Err(error) = &ended {
         readiness.set_not_ready(ENGINE, error.to_string());
     }
@@ -227,11 +237,12 @@ fn assemble(
             vocab,
             context_tokens: device.context_tokens,
             scores_prompts: device.scores_prompts,
+            adapters: BTreeMap::new(),
         },
         identity: Identity {
             worker: name,
             boot: format!("{:032x}", u128::from_be_bytes(random()?)),
-            models: vec![LoadedModel {
+            base: LoadedModel {
                 version_digest,
                 model,
                 version,
@@ -239,7 +250,8 @@ fn assemble(
                 vocab,
                 grammars,
                 scores_prompts: device.scores_prompts,
-            }],
+                adapter_of: String::new(),
+            },
         },
         observer,
     })

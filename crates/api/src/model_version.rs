@@ -213,6 +213,12 @@ pub mod reasons {
     pub const POOL_NOT_FOUND: &str = "PoolNotFound";
     /// `Admitted`, `Verified`, `Ready`: the engine does not support the model.
     pub const UNSUPPORTED_MODEL: &str = "UnsupportedModel";
+    /// `Verified`: the version that the adapter is of is not there, or not verified.
+    pub const BASE_UNAVAILABLE: &str = "BaseUnavailable";
+    /// `Admitted`, `Verified`: what the adapter is of is no model of its own, or serves in another pool.
+    pub const BASE_MISMATCH: &str = "BaseMismatch";
+    /// `Admitted`: adapters are not served here; the message says what to do instead.
+    pub const ADAPTERS_UNSUPPORTED: &str = "AdaptersUnsupported";
     /// `Verified`: the file of reference prompts cannot be used.
     pub const REFERENCES_INVALID: &str = "ReferencesInvalid";
     /// `Admitted`: an earlier attempt of this digest and spec was rejected.

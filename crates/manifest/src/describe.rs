@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::artifact::{ArtifactManifest, FileEntry};
+use crate::artifact::{ArtifactManifest, FileEntry, MANIFEST_FILE};
 use crate::content::Content;
 use crate::path::FilePath;
 use crate::{Digest, SignError};
@@ -24,9 +25,57 @@ pub struct VersionIdentity {
     pub context_tokens: Option<u32>,
     /// Version of the request schema, 1 today.
     pub request_schema: u32,
-    /// Manifest digest of the base version, for an adapter.
-    pub adapter_of: Option<Digest>,
+    /// The base version, for an adapter.
+    pub adapter_of: Option<BaseVersion>,
 }
+
+/// A signed version that an adapter was made for, as far as an adapter takes after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseVersion {
+    /// Its manifest digest.
+    pub digest: Digest,
+    /// Of its network.
+    pub architecture: String,
+    /// Longest prompt and output together.
+    pub context_tokens: u32,
+    /// Digest of its `tokenizer.json`.
+    pub tokenizer: Option<Digest>,
+}
+
+impl BaseVersion {
+    /// Reads the manifest of a signed model directory. Who signed it is not asked here: whoever serves both verifies both.
+    ///
+    /// # Errors
+    /// The directory is not signed, or is an adapter itself.
+    pub fn read(dir: &Path) -> Result<Self, SignError> {
+        let path = dir.join(MANIFEST_FILE);
+        let fault = |fault: String| SignError::Model {
+            file: path.display().to_string(),
+            fault,
+        };
+        let bytes = std::fs::read(&path).map_err(|error| {
+            fault(format!(
+                "cannot be read: {error}; an adapter is of a version that is signed already: sign that first"
+            ))
+        })?;
+        let manifest = ArtifactManifest::from_bytes(&bytes)
+            .map_err(|error| fault(format!("is no signed manifest: {error}")))?;
+        if let Some(base) = manifest.adapter_of {
+            return Err(fault(format!(
+                "is of an adapter itself; name the directory of its base, {base}"
+            )));
+        }
+        Ok(Self {
+            digest: Digest::of(&bytes),
+            architecture: manifest.architecture,
+            context_tokens: manifest.context_tokens,
+            tokenizer: manifest.tokenizer,
+        })
+    }
+}
+
+/// What is found in an adapter's directory instead of a model's configuration.
+const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
 
 type Files = BTreeMap<FilePath, Content>;
 
@@ -34,23 +83,20 @@ pub(crate) fn describe(
     files: &Files,
     identity: &VersionIdentity,
 ) -> Result<ArtifactManifest, SignError> {
-    let config = read_json(files, "config.json")?
-        .ok_or_else(|| fault("config.json", "is missing; a model directory has one"))?;
-    let architecture = config
-        .pointer("/architectures/0")
-        .and_then(Value::as_str)
-        .ok_or_else(|| fault("config.json", "has no text at architectures[0]"))?
-        .to_owned();
+    let (config, architecture, context_tokens) = match &identity.adapter_of {
+        Some(base) => of_base(files, base, identity.context_tokens)?,
+        None => of_model(files, identity.context_tokens)?,
+    };
     Ok(ArtifactManifest {
         model: identity.model.clone(),
         version: identity.version,
         architecture,
         precision: precision(files, &config)?,
-        context_tokens: context_tokens(&config, identity.context_tokens)?,
+        context_tokens,
         request_schema: identity.request_schema,
         tokenizer: digest_of(files, "tokenizer.json"),
         template: template(files)?.map(|text| Digest::of(text.as_bytes())),
-        adapter_of: identity.adapter_of,
+        adapter_of: identity.adapter_of.as_ref().map(|base| base.digest),
         references: digest_of(files, "references.jsonl"),
         files: files
             .iter()
@@ -61,6 +107,53 @@ pub(crate) fn describe(
             })
             .collect(),
     })
+}
+
+/// Configuration, architecture and context of a model of its own.
+fn of_model(files: &Files, wanted: Option<u32>) -> Result<(Value, String, u32), SignError> {
+    let missing = if find(files, ADAPTER_CONFIG_FILE).is_some() {
+        "is missing; the directory is of an adapter: name its base with --adapter-of"
+    } else {
+        "is missing; a model directory has one"
+    };
+    let config = read_json(files, "config.json")?.ok_or_else(|| fault("config.json", missing))?;
+    let architecture = config
+        .pointer("/architectures/0")
+        .and_then(Value::as_str)
+        .ok_or_else(|| fault("config.json", "has no text at architectures[0]"))?
+        .to_owned();
+    let context_tokens = context_tokens(&config, wanted)?;
+    Ok((config, architecture, context_tokens))
+}
+
+/// The same of an adapter: what its base has.
+fn of_base(
+    files: &Files,
+    base: &BaseVersion,
+    wanted: Option<u32>,
+) -> Result<(Value, String, u32), SignError> {
+    if find(files, ADAPTER_CONFIG_FILE).is_none() {
+        return Err(fault(
+            ADAPTER_CONFIG_FILE,
+            "is missing; the directory of an adapter is what peft saves",
+        ));
+    }
+    let tokenizer = digest_of(files, "tokenizer.json");
+    if tokenizer.is_some() && tokenizer != base.tokenizer {
+        return Err(fault(
+            "tokenizer.json",
+            "is another one than the base's, which has no rows for other tokens; remove it, or train the adapter with the base's",
+        ));
+    }
+    let most = base.context_tokens;
+    if let Some(wanted) = wanted.filter(|wanted| *wanted > most) {
+        return Err(fault(
+            ADAPTER_CONFIG_FILE,
+            format!("is of a base with {most} tokens of context, {wanted} were asked for"),
+        ));
+    }
+    let context_tokens = wanted.unwrap_or(most);
+    Ok((Value::Null, base.architecture.clone(), context_tokens))
 }
 
 fn fault(file: &str, fault: impl Into<String>) -> SignError {

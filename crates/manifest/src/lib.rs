@@ -50,7 +50,7 @@ pub use artifact::{ArtifactManifest, FileEntry, MANIFEST_FILE, VersionClaim};
 pub use bundle::MAX_BUNDLE_BYTES;
 pub use canonical::{CanonicalError, from_canonical, to_canonical};
 pub use content::{Placement, Progress};
-pub use describe::VersionIdentity;
+pub use describe::{BaseVersion, VersionIdentity};
 pub use digest::{Digest, ParseDigestError};
 pub use error::VerifyError;
 pub use keys::{Algorithm, KeyError, PublicKey, SigningKey};

@@ -8,6 +8,9 @@ pub use check::{BadSize, Place, check_batch, check_sizes};
 
 use weir_scheduler::{Batch, Limits, SequenceId, SlotId};
 
+use crate::adapter::{Adapter, AdapterError};
+use crate::config::ModelConfig;
+
 /// How tokens of one sequence are chosen. Validated before it gets here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
@@ -70,7 +73,8 @@ impl SamplingParams {
 pub struct Sampled {
     /// The chosen token.
     pub token: u32,
-    /// Its log-probability from the raw logits (before temperature and penalties), where asked for.
+    /// Its log-probability from the raw logits (before temperature and penalties), where asked for. Not a number where the logits of a
+    /// row with an adapter were none: its weights are too large for what they met, the token means nothing, and the sequence must end.
     pub logprob: f32,
     /// The best alternatives, best first, where asked for.
     pub top: Vec<(u32, f32)>,
@@ -155,6 +159,28 @@ pub trait Ahead {
     fn collect(&mut self, sampled: &mut Vec<Sampled>) -> Result<(), BackendError>;
 }
 
+/// An adapter that a device holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AdapterId(pub u32);
+
+/// A device that applies adapters, row by row: a row without one is computed as if there were none.
+pub trait Adapters {
+    /// The network that adapters must be of.
+    fn config(&self) -> &ModelConfig;
+
+    /// Holds one more adapter, which was loaded for [`Adapters::config`].
+    ///
+    /// # Errors
+    /// There are too many.
+    fn insert(&mut self, adapter: Arc<Adapter>) -> Result<AdapterId, AdapterError>;
+
+    /// Lets one go: no sequence that has it is in a batch any more.
+    fn remove(&mut self, adapter: AdapterId);
+
+    /// Gives one to a slot that was just opened, until it is closed.
+    fn apply(&mut self, slot: SlotId, adapter: AdapterId);
+}
+
 /// What computes, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceName {
@@ -196,6 +222,11 @@ pub trait Backend: Send {
     /// again after a preemption is said again.
     fn take_scored(&mut self, scored: &mut Vec<Scored>) {
         let _ = scored;
+    }
+
+    /// The same device for whoever has adapters; `None` where it applies none.
+    fn adapters(&mut self) -> Option<&mut dyn Adapters> {
+        None
     }
 
     /// The same device for whoever plans ahead; `None` where a step's tokens are known before the next can start.

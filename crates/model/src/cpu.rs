@@ -5,6 +5,7 @@
 //! logits, bit for bit, alone or among others, in one prefill or in chunks, from a cold or a warm prefix, at any number of
 //! threads and on any level of instructions.
 
+mod adapters;
 mod buffers;
 mod forward;
 pub(crate) mod kernels;
@@ -25,13 +26,14 @@ use std::sync::Mutex;
 use weir_scheduler::{Batch, SlotId};
 
 use crate::backend::{
-    Backend, BackendError, BackendLimits, DeviceName, Masks, Place, Sampled, SamplingParams,
-    Scored, check_batch,
+    Adapters, Backend, BackendError, BackendLimits, DeviceName, Masks, Place, Sampled,
+    SamplingParams, Scored, check_batch,
 };
 use crate::config::ModelConfig;
 use crate::network::Network;
 use crate::sampler::{NotANumber, Scratch, TokenCounts};
 use crate::weights::{TensorFiles, WeightsError};
+use adapters::HeldAdapters;
 use buffers::{Buffers, LOGIT_ROWS_MAX};
 use forward::Forward;
 use kernels::{HEAD_DIM_MAX, Kernels, KvCache};
@@ -80,6 +82,7 @@ pub struct CpuBackend {
     cache: KvCache,
     buffers: Buffers,
     slots: Vec<Slot>,
+    adapters: HeldAdapters,
     /// One for each thread.
     scratch: Vec<Mutex<Scratch>>,
     /// (logit rows) what the row of a group sampled
@@ -134,6 +137,7 @@ impl CpuBackend {
             cache: KvCache::new(kv_shape(config, options, limits.blocks as usize)),
             buffers: Buffers::new(config, &limits),
             slots: (0..running).map(|_| Slot::default()).collect(),
+            adapters: HeldAdapters::new(&limits),
             scratch: (0..pool.thread_count())
                 .map(|_| Mutex::new(Scratch::new(config.vocab_size)))
                 .collect(),
@@ -162,6 +166,7 @@ impl CpuBackend {
             pool: &mut self.pool,
             cache: &mut self.cache,
             buffers: &mut self.buffers,
+            adapters: &mut self.adapters,
         }
     }
 
@@ -204,8 +209,8 @@ impl Backend for CpuBackend {
         self.limits
     }
 
-    fn open(&mut self, slot: SlotId, params: &SamplingParams, prompt: &[u32], output: &[u32]) {
-        let slot = &mut self.slots[slot.0 as usize];
+    fn open(&mut self, at: SlotId, params: &SamplingParams, prompt: &[u32], output: &[u32]) {
+        let slot = &mut self.slots[at.0 as usize];
         slot.counts.clear();
         if params.is_penalised() {
             for &token in prompt {
@@ -221,10 +226,12 @@ impl Backend for CpuBackend {
         }
         slot.prompt_len = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         slot.params = Some(params.clone());
+        self.adapters.close(at);
     }
 
     fn close(&mut self, slot: SlotId) {
         self.slots[slot.0 as usize].params = None;
+        self.adapters.close(slot);
     }
 
     fn step(
@@ -243,5 +250,9 @@ impl Backend for CpuBackend {
 
     fn take_scored(&mut self, scored: &mut Vec<Scored>) {
         scored.append(&mut self.scored);
+    }
+
+    fn adapters(&mut self) -> Option<&mut dyn Adapters> {
+        Some(self)
     }
 }

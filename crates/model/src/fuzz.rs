@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use crate::adapter::Adapter;
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::gguf::Gguf;
 use crate::template::{ChatInput, ChatTemplate};
@@ -79,6 +80,24 @@ pub fn config(bytes: &[u8]) {
     let _ = GenerationConfig::parse(Some(bytes), &config);
     // Sizes are bounded one by one, so this is too.
     config.rope.inverse_frequencies(config.head_dim);
+}
+
+/// Both files of an adapter, one behind the other, after the length of the first in four bytes; of a base of two layers.
+pub fn adapter(bytes: &[u8]) {
+    let base = json!({
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 40, "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
+        "model_type": "llama", "hidden_act": "silu",
+    });
+    let Ok(base) = ModelConfig::parse(base.to_string().as_bytes()) else {
+        return;
+    };
+    let Some((size, rest)) = bytes.split_first_chunk::<4>() else {
+        return;
+    };
+    let size = u32::from_le_bytes(*size) as usize;
+    let (text, weights) = rest.split_at(size.min(rest.len()));
+    let _ = Adapter::from_bytes(text, weights, &base);
 }
 
 fn read_tensors(file: &str, bytes: &[u8]) {

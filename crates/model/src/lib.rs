@@ -3,6 +3,7 @@
 //! This crate must not know scheduling decisions, networks, tenants or async. Read [`ModelText`] (the text side, without
 //! weights) and [`backend::Backend`] with its implementation [`CpuBackend`] first.
 
+pub mod adapter;
 pub mod backend;
 pub mod config;
 pub mod cpu;
@@ -24,8 +25,9 @@ pub mod weights;
 #[cfg(test)]
 mod testing;
 
+pub use adapter::{Adapter, AdapterError};
 pub use cpu::{CpuBackend, CpuOptions, KvType, WeightFormat};
 pub use files::{FileBytes, FileSource, OpenFiles};
 pub use footprint::{Footprint, footprint};
-pub use load::{LoadError, load_cpu, load_network};
+pub use load::{LoadError, load_cpu, load_network, network_config};
 pub use text::{ModelText, TextError};

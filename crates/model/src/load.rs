@@ -73,10 +73,19 @@ pub fn load_network(
     Ok((config, network))
 }
 
+/// The shape of a model's network, for whoever needs no weights.
+///
+/// # Errors
+/// A file is missing or broken, or something is unsupported.
+pub fn network_config(files: &dyn FileSource) -> Result<ModelConfig, LoadError> {
+    let files = GgufFiles::without_text(files).map_err(LoadError::Gguf)?;
+    ModelConfig::parse(&files.require(CONFIG_FILE).map_err(LoadError::File)?)
+        .map_err(LoadError::Config)
+}
+
 fn open(files: &dyn FileSource) -> Result<(ModelConfig, TensorFiles), LoadError> {
     let files = GgufFiles::without_text(files).map_err(LoadError::Gguf)?;
-    let config = ModelConfig::parse(&files.require(CONFIG_FILE).map_err(LoadError::File)?)
-        .map_err(LoadError::Config)?;
+    let config = network_config(&files)?;
     let tensors = TensorFiles::open(&files).map_err(LoadError::Weights)?;
     Ok((config, tensors))
 }

@@ -166,6 +166,16 @@ impl TensorFiles {
         Ok(all)
     }
 
+    /// Maps one safetensors file.
+    ///
+    /// # Errors
+    /// It is missing, cannot be mapped or is broken.
+    pub(crate) fn open_one(files: &dyn FileSource, name: &str) -> Result<Self, WeightsError> {
+        let mut all = Self::empty();
+        all.add(files, name)?;
+        Ok(all)
+    }
+
     fn empty() -> Self {
         Self {
             shards: Vec::new(),

@@ -118,6 +118,7 @@ impl Load {
                 priority: Priority::Standard,
                 scope: Some([1; 32]),
                 group: self.next_id,
+                adapter: None,
                 uncached: false,
             };
             scheduler.submit(&new).expect("it fits");

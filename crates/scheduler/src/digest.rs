@@ -14,14 +14,14 @@ impl Keyer {
         Self { key, identity }
     }
 
-    /// The root of every prefix of an authenticated trust scope.
-    pub(crate) fn shared_root(&self, scope: &[u8; 32]) -> Digest {
-        self.root(b"scope", scope)
+    /// The root of every prefix of an authenticated trust scope, computed with an adapter or without.
+    pub(crate) fn shared_root(&self, scope: &[u8; 32], adapter: Option<&[u8; 32]>) -> Digest {
+        self.root((b"scope", scope), adapter)
     }
 
     /// The root of one request's prefixes, shared by its choices and nobody else.
-    pub(crate) fn private_root(&self, group: u64) -> Digest {
-        self.root(b"group", &group.to_le_bytes())
+    pub(crate) fn private_root(&self, group: u64, adapter: Option<&[u8; 32]>) -> Digest {
+        self.root((b"group", &group.to_le_bytes()), adapter)
     }
 
     /// The prefix one block longer than `parent`.
@@ -39,8 +39,12 @@ impl Keyer {
         *hasher.finalize().as_bytes()
     }
 
-    fn root(&self, tag: &[u8], value: &[u8]) -> Digest {
-        let fields = tagged(&[(b"identity", &self.identity), (tag, value)]);
+    fn root(&self, owner: (&[u8], &[u8]), adapter: Option<&[u8; 32]>) -> Digest {
+        let identity: (&[u8], &[u8]) = (b"identity", &self.identity);
+        let fields = match adapter {
+            Some(adapter) => tagged(&[identity, (b"adapter", adapter), owner]),
+            None => tagged(&[identity, owner]),
+        };
         *blake3::keyed_hash(&self.key, &fields).as_bytes()
     }
 }
@@ -84,19 +88,22 @@ mod tests {
     }
 
     #[test]
-    fn roots_differ_by_key_identity_kind_and_value() {
+    fn roots_differ_by_key_identity_kind_value_and_adapter() {
         let mut eight = [0_u8; 32];
         eight[..8].copy_from_slice(&7_u64.to_le_bytes());
         let mut roots = vec![
-            Keyer::new([1; 32], [1; 32]).shared_root(&eight),
-            Keyer::new([2; 32], [1; 32]).shared_root(&eight),
-            Keyer::new([1; 32], [2; 32]).shared_root(&eight),
-            Keyer::new([1; 32], [1; 32]).private_root(7),
-            Keyer::new([1; 32], [1; 32]).private_root(8),
+            Keyer::new([1; 32], [1; 32]).shared_root(&eight, None),
+            Keyer::new([2; 32], [1; 32]).shared_root(&eight, None),
+            Keyer::new([1; 32], [2; 32]).shared_root(&eight, None),
+            Keyer::new([1; 32], [1; 32]).private_root(7, None),
+            Keyer::new([1; 32], [1; 32]).private_root(8, None),
+            Keyer::new([1; 32], [1; 32]).shared_root(&eight, Some(&[1; 32])),
+            Keyer::new([1; 32], [1; 32]).shared_root(&eight, Some(&[2; 32])),
+            Keyer::new([1; 32], [1; 32]).private_root(7, Some(&[1; 32])),
         ];
         roots.sort_unstable();
         roots.dedup();
-        assert_eq!(roots.len(), 5);
+        assert_eq!(roots.len(), 8);
     }
 
     #[test]

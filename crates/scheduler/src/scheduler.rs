@@ -175,11 +175,12 @@ impl Scheduler {
     /// It can never be run, or the queue is full; nothing was queued.
     pub fn submit(&mut self, new: &NewSequence<'_>) -> Result<(), Refused> {
         self.admissible(new)?;
-        let (root, private) = match &new.scope {
-            Some(scope) => (self.keyer.shared_root(scope), false),
-            None => (self.keyer.private_root(new.group), true),
+        let adapter = new.adapter.as_ref();
+        let root = match &new.scope {
+            Some(scope) => self.keyer.shared_root(scope, adapter),
+            None => self.keyer.private_root(new.group, adapter),
         };
-        let scope = self.pool.scopes.enter(root, private);
+        let scope = self.pool.scopes.enter(root, new.scope);
         let at = self.unused.pop().unwrap_or_else(|| {
             self.sequences.push(Sequence::unused());
             self.links.grow();
@@ -332,11 +333,11 @@ impl Scheduler {
         self.step_budget = tokens.clamp(1, self.config.limits.max_batch_tokens);
     }
 
-    /// Drops every unreferenced cached block of a scope, and names each so that a caller with a zeroing rule can wipe it. A
+    /// Drops every unreferenced cached block of a scope, whatever the adapter, and names each so that a caller with a zeroing rule can wipe it. A
     /// time-to-live is this call when the scope was idle for that long. Blocks in use stay, and are named by a later call.
-    pub fn forget_scope(&mut self, scope: &[u8; 32], dropped: impl FnMut(BlockId)) {
-        if let Some(found) = self.pool.scopes.find(&self.keyer.shared_root(scope)) {
-            self.pool.forget(found, dropped);
+    pub fn forget_scope(&mut self, scope: &[u8; 32], mut dropped: impl FnMut(BlockId)) {
+        for found in self.pool.scopes.of(scope) {
+            self.pool.forget(found, &mut dropped);
         }
     }
 

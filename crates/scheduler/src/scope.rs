@@ -11,6 +11,8 @@ pub(crate) struct ScopeIndex(pub(crate) u32);
 
 pub(crate) struct Scope {
     pub(crate) root: Digest,
+    /// The authenticated scope; it has one root for each adapter, and one without.
+    trust: Option<[u8; 32]>,
     /// Dies with its last sequence: nothing of it may outlive the request.
     pub(crate) private: bool,
     /// Live sequences.
@@ -55,21 +57,30 @@ impl Scopes {
         self.by_root.get(root).copied().map(ScopeIndex)
     }
 
+    /// What is known of an authenticated scope, whatever the adapters.
+    pub(crate) fn of(&self, trust: &[u8; 32]) -> Vec<ScopeIndex> {
+        let known = self.by_root.values().copied().map(ScopeIndex);
+        known
+            .filter(|scope| self.get(*scope).trust.as_ref() == Some(trust))
+            .collect()
+    }
+
     /// How many scopes are known.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.by_root.len()
     }
 
-    /// A sequence of the scope begins to live.
-    pub(crate) fn enter(&mut self, root: Digest, private: bool) -> ScopeIndex {
+    /// A sequence of the scope begins to live. Without an authenticated scope it is private.
+    pub(crate) fn enter(&mut self, root: Digest, trust: Option<[u8; 32]>) -> ScopeIndex {
         if let Some(found) = self.find(&root) {
             self.get_mut(found).sequences += 1;
             return found;
         }
         let fresh = Scope {
             root,
-            private,
+            trust,
+            private: trust.is_none(),
             sequences: 1,
             registered: 0,
             cached: List::new(),

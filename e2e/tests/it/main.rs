@@ -8,6 +8,7 @@
     reason = "tests: one story each, told in full, whose failure is a panic; counters are whole numbers"
 )]
 
+mod adapters;
 mod admit;
 mod backup;
 mod bad_input;

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use weir_admission::Pace;
-use weir_protocol::worker::{EngineLimits, HeldRun, Submit, WorkerStatus};
+use weir_protocol::worker::{EngineLimits, HeldRun, LoadedModel, Submit, WorkerStatus};
 use weir_run::RunId;
 
 pub(crate) use ask::{Answer, BEGINNING_BYTES, BEGINNING_TOKENS, Question, Said};
@@ -113,6 +113,21 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
+    /// What the worker has: a version, and adapters of it, which come and go.
+    fn note(&mut self, models: &[LoadedModel]) {
+        let digests = |of: fn(&LoadedModel) -> bool| {
+            let models = models.iter().filter(|model| of(model));
+            models.map(|model| model.version_digest.clone()).collect()
+        };
+        self.grammars = digests(|model| model.grammars);
+        self.scorers = digests(|model| model.scores_prompts);
+        self.digests = digests(|_| true);
+        let contexts = models.iter();
+        self.contexts = contexts
+            .map(|model| (model.version_digest.clone(), model.context_tokens))
+            .collect();
+    }
+
     /// What the worker cannot do and a run asks for.
     fn lack(&self, submit: &Submit) -> Option<&'static str> {
         let (digest, sampling) = (&submit.version_digest, submit.sampling.as_ref());

@@ -139,8 +139,10 @@ impl Link {
         let changed = {
             let mut facts = self.handle.facts.lock();
             let changed = facts.digests != status.loaded_digests;
-            if changed {
+            if changed && status.loaded.is_empty() {
                 facts.digests.clone_from(&status.loaded_digests);
+            } else if changed {
+                facts.note(&status.loaded);
             }
             let computed = |s: &WorkerStatus| s.prompt_tokens + s.output_tokens - s.cached_tokens;
             let tokens = computed(&status).saturating_sub(computed(&facts.status));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use tokio::time::Instant;
 use weir_admission::Pace;
-use weir_protocol::worker::{Attach, Cancel, HeldRun, LoadedModel};
+use weir_protocol::worker::{Attach, Cancel, HeldRun};
 use weir_run::{Epoch, RunId, RunStatus};
 use weir_store::Store;
 use weir_store::fault::point;
@@ -28,18 +28,7 @@ impl Link {
         let welcome = std::mem::take(&mut conn.welcome);
         {
             let mut facts = self.handle.facts.lock();
-            let digests = |of: fn(&LoadedModel) -> bool| {
-                let models = welcome.models.iter().filter(|model| of(model));
-                models.map(|model| model.version_digest.clone()).collect()
-            };
-            facts.grammars = digests(|model| model.grammars);
-            facts.scorers = digests(|model| model.scores_prompts);
-            facts.digests = digests(|_| true);
-            facts.contexts = welcome
-                .models
-                .iter()
-                .map(|model| (model.version_digest.clone(), model.context_tokens))
-                .collect();
+            facts.note(&welcome.models);
             facts.limits = welcome.limits.unwrap_or_default();
         }
         let mut attach = Vec::new();

@@ -215,8 +215,22 @@ pub(super) fn is_of(seen: &VersionSeen, id: &VersionId) -> bool {
     seen.valid.as_ref().is_ok_and(of)
 }
 
+/// Why a version cannot be served on a cluster at all: pods are of one version each, and an adapter has no pod of its own.
+pub(super) fn adapter_refusal(object: &ModelVersion) -> Option<(&'static str, String)> {
+    let base = object.spec.manifest.adapter_of.as_ref()?;
+    Some((
+        reasons::ADAPTERS_UNSUPPORTED,
+        format!(
+            "it is an adapter of {base}, and workers on a cluster serve no adapters: merge it into its base (merge_and_unload of peft), sign the result as a version of its own, and remove spec.manifest.adapterOf with this object; `weir up` serves adapters as they are"
+        ),
+    ))
+}
+
 /// Why a version's pool cannot serve it.
 pub(super) fn refusal(view: &View, seen: &VersionSeen) -> Option<(&'static str, String)> {
+    if let Some(refused) = adapter_refusal(&seen.object) {
+        return Some(refused);
+    }
     let pool = &seen.object.spec.pool;
     let Some(valid) = view.pools.get(pool) else {
         return Some((

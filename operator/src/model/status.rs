@@ -168,7 +168,10 @@ fn kstatus(ready: &ConditionNow, rollout: Option<&VersionStatus>) -> Vec<Conditi
     let is_stalled = rollout.is_some_and(|version| version.is_stalled);
     let is_final = matches!(
         ready.reason.as_str(),
-        reasons::REJECTED | reasons::INVALID_SPEC | reasons::POOL_NOT_FOUND
+        reasons::REJECTED
+            | reasons::INVALID_SPEC
+            | reasons::POOL_NOT_FOUND
+            | reasons::ADAPTERS_UNSUPPORTED
     );
     match (ready.status, is_stalled || is_final) {
         ("True", _) => Vec::new(),

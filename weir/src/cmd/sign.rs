@@ -6,11 +6,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde::Serialize;
 use weir_manifest::{
-    Digest, FilePath, Reference, SIGNATURE_FILE, SignRequest, SignedVersion, SigningKey,
-    VersionIdentity, sign_directory,
+    BaseVersion, Digest, FilePath, Reference, SIGNATURE_FILE, SignRequest, SignedVersion,
+    SigningKey, VersionIdentity, sign_directory,
 };
-use weir_model::OpenFiles;
 use weir_model::gguf::GgufFiles;
+use weir_model::{Adapter, OpenFiles, network_config};
 
 /// Sign a model directory as a version.
 ///
@@ -38,9 +38,9 @@ pub struct Args {
     /// Version of the request schema.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     request_schema: u32,
-    /// Manifest digest of the base version, for an adapter.
-    #[arg(long, value_name = "DIGEST")]
-    adapter_of: Option<Digest>,
+    /// Directory of the signed base version: DIR is an adapter (`LoRA`) of it, as peft saves it.
+    #[arg(long, value_name = "DIR")]
+    adapter_of: Option<PathBuf>,
     /// Name of the signature in DIR.
     #[arg(long, value_name = "NAME", default_value = SIGNATURE_FILE)]
     out: FilePath,
@@ -174,7 +174,7 @@ fn sign(args: &Args) -> Result<SignedVersion> {
         version: args.version,
         context_tokens: args.context_tokens,
         request_schema: args.request_schema,
-        adapter_of: args.adapter_of,
+        adapter_of: args.adapter_of.as_deref().map(base_of).transpose()?,
     };
     if args
         .key
@@ -188,7 +188,10 @@ fn sign(args: &Args) -> Result<SignedVersion> {
             args.key.display()
         );
     }
-    unpack(&args.dir)?;
+    match &args.adapter_of {
+        Some(base) => check_adapter(&args.dir, base)?,
+        None => unpack(&args.dir)?,
+    }
     check_references(&args.dir)?;
     sign_directory(&SignRequest {
         dir: &args.dir,
@@ -199,6 +202,28 @@ fn sign(args: &Args) -> Result<SignedVersion> {
         progress: None,
     })
     .with_context(|| format!("cannot sign {}", args.dir.display()))
+}
+
+fn base_of(dir: &Path) -> Result<BaseVersion> {
+    BaseVersion::read(dir)
+        .with_context(|| format!("cannot sign an adapter of what is in {}", dir.display()))
+}
+
+/// An adapter that does not fit its base is refused by every worker: better told before it is signed.
+fn check_adapter(dir: &Path, base: &Path) -> Result<()> {
+    let open = |dir: &Path| {
+        OpenFiles::from_dir(dir).with_context(|| format!("cannot read {}", dir.display()))
+    };
+    let config = network_config(&open(base)?)
+        .with_context(|| format!("cannot use the base in {}", base.display()))?;
+    Adapter::load(&open(dir)?, &config).with_context(|| {
+        format!(
+            "{} is no adapter of the model in {}",
+            dir.display(),
+            base.display()
+        )
+    })?;
+    Ok(())
 }
 
 /// Writes the text side of a GGUF file beside it, where it is absent: gateways read it without the weights, and it is signed like everything

@@ -1,5 +1,6 @@
 //! The loop of `weir up`: look at the files, decide, act, say what changed. Nothing in it blocks for long.
 
+mod adapters;
 mod apply;
 mod asked;
 mod rollout;
@@ -80,6 +81,8 @@ pub struct Serving {
     pub rollouts: Rollouts,
     /// Workers that each version should have.
     pub wanted: BTreeMap<String, u32>,
+    /// Versions that have workers only because adapters of them serve.
+    pub kept: BTreeSet<String>,
     /// What serves each model.
     pub stable: BTreeMap<String, Stable>,
     /// Versions whose workers refused them; the digest of the plan they refused, and what the verdict rested on then.
@@ -128,6 +131,7 @@ impl Serving {
             placed: BTreeMap::new(),
             rollouts,
             wanted: BTreeMap::new(),
+            kept: BTreeSet::new(),
             stable: BTreeMap::new(),
             refused: BTreeMap::new(),
             trust: TrustPolicySpec::default(),
@@ -230,11 +234,12 @@ impl Serving {
             WorkerState::Refused { plan, .. } => Some((worker.version.clone(), plan.clone())),
             _ => None,
         };
-        let refusals: Vec<_> = self
+        let mut refusals: Vec<_> = self
             .workers
             .iter()
             .filter_map(|(_, worker)| refusal(worker))
             .collect();
+        refusals.extend(self.workers.refused_adapters());
         for (version, plan) in refusals {
             match now(&version) {
                 // It refused what it was told before.
@@ -290,7 +295,8 @@ impl Serving {
     fn act(&mut self, problems: &mut Vec<Problem>) {
         self.note_placed();
         let mut wanted = BTreeSet::new();
-        for (name, placed) in &self.placed {
+        let is_model = |(_, placed): &(&String, &Placed)| placed.verified.adapter_of().is_none();
+        for (name, placed) in self.placed.iter().filter(is_model) {
             let replicas = self.wanted.get(name).copied().unwrap_or(0);
             match self
                 .workers
@@ -312,6 +318,7 @@ impl Serving {
             }
         }
         self.workers.retain(&wanted);
+        self.adapt(problems);
         self.tell_deaths();
     }
 

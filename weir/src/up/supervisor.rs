@@ -1,8 +1,11 @@
 //! Keeps one worker process running: starts it, restarts it with backoff, stops it when it is no longer wanted.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -65,7 +68,23 @@ pub enum WorkerState {
     Stopped,
 }
 
-/// A line a worker prints on stdout while it loads.
+/// What a worker said last of each adapter's plan, by the plan's file name.
+pub type AdaptersSaid = Arc<Mutex<BTreeMap<String, AdapterSaid>>>;
+
+/// What a worker said of an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterSaid {
+    /// `loaded`, `refused`, `failed` (it tries again) or `removed`.
+    pub state: String,
+    /// One word, where it does not serve.
+    pub reason: String,
+    /// The cause and the remedy.
+    pub message: String,
+    /// Digest of the plan that it read.
+    pub text: String,
+}
+
+/// A line a worker prints on stdout.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -74,12 +93,18 @@ struct Line {
     message: String,
     #[serde(default)]
     reason: String,
+    #[serde(default)]
+    plan: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    text: String,
 }
 
 /// Runs until `stop` is cancelled, then drains the worker within `drain`. Each change of state goes to `state`.
 pub async fn supervise(
     spec: WorkerSpec,
-    state: watch::Sender<WorkerState>,
+    (state, adapters): (watch::Sender<WorkerState>, AdaptersSaid),
     stop: CancellationToken,
     drain: Duration,
 ) {
@@ -109,10 +134,10 @@ pub async fn supervise(
                         state.send_replace(WorkerState::Stopped);
                         return;
                     }
-                    Some(line) = lines.recv() => note_line(&line, &state, &mut said),
+                    Some(line) = lines.recv() => note_line(&line, (&state, &adapters), &mut said),
                     exit = process.wait() => {
                         while let Ok(line) = lines.try_recv() {
-                            note_line(&line, &state, &mut said);
+                            note_line(&line, (&state, &adapters), &mut said);
                         }
                         break exit;
                     }
@@ -148,7 +173,11 @@ fn start(spec: &WorkerSpec, lines: mpsc::Sender<String>) -> std::io::Result<Proc
     Process::start(command, &spec.hash, Path::new(&spec.footprint), lines)
 }
 
-fn note_line(line: &str, state: &watch::Sender<WorkerState>, said: &mut Option<(String, String)>) {
+fn note_line(
+    line: &str,
+    (state, adapters): (&watch::Sender<WorkerState>, &AdaptersSaid),
+    said: &mut Option<(String, String)>,
+) {
     let Ok(line) = serde_json::from_str::<Line>(line) else {
         tracing::debug!(line, "a worker printed a line that is not an event");
         return;
@@ -156,6 +185,17 @@ fn note_line(line: &str, state: &watch::Sender<WorkerState>, said: &mut Option<(
     match line.event.as_str() {
         "ready" => drop(state.send_replace(WorkerState::Up)),
         "failed" => *said = Some((line.reason, line.message)),
+        "adapter" => {
+            let now = AdapterSaid {
+                state: line.state,
+                reason: line.reason,
+                message: line.message,
+                text: line.text,
+            };
+            adapters.lock().insert(line.plan, now);
+            // Whoever watches looks again.
+            state.send_modify(|_| {});
+        }
         _ => drop(state.send_replace(WorkerState::Starting {
             progress: line.message,
         })),
@@ -247,7 +287,7 @@ mod tests {
         let stop = CancellationToken::new();
         let task = tokio::spawn(supervise(
             spec,
-            sender,
+            (sender, AdaptersSaid::default()),
             stop.clone(),
             Duration::from_secs(5),
         ));

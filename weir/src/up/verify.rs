@@ -13,7 +13,7 @@ use weir_manifest::{
     Digest, Placement, Reference, TrustPolicy, TrustPolicySpec, VerifiedArtifact, VerifyRequest,
     open_verified,
 };
-use weir_model::ModelText;
+use weir_model::{Adapter, ModelText, OpenFiles};
 use weir_operator::model::claim::claim;
 use weir_worker::{LoadPlan, PlanPlacement, PlanSignature, open_files};
 
@@ -37,6 +37,13 @@ pub struct Verified {
     pub lease: Option<Arc<Lease>>,
 }
 
+impl Verified {
+    /// Manifest digest of the base, of an adapter.
+    pub fn adapter_of(&self) -> Option<String> {
+        self.plan.claim.adapter_of.map(|base| base.to_string())
+    }
+}
+
 /// Why a version may not serve: a condition's reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unverified {
@@ -49,7 +56,8 @@ pub struct Unverified {
 impl Unverified {
     /// Whether it may pass although nothing that people write changes.
     pub fn may_pass(&self) -> bool {
-        self.reason == reasons::ARTIFACT_UNAVAILABLE || self.is_on_its_way()
+        let passing = [reasons::ARTIFACT_UNAVAILABLE, reasons::BASE_UNAVAILABLE];
+        passing.contains(&self.reason.as_str()) || self.is_on_its_way()
     }
 
     /// Whether it only takes time.
@@ -68,7 +76,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// The verdict on a version, made now if what it rests on has changed.
+    /// The verdict on a version, made now if what it rests on has changed. An adapter's base is looked for among what is `known`.
     ///
     /// # Errors
     /// Why the version may not serve.
@@ -77,8 +85,10 @@ impl Verifier {
         entry: &Entry<ModelVersion>,
         trust: &TrustPolicySpec,
         fetches: &mut Fetches,
+        known: &[&Verified],
     ) -> Verdict {
         let name = entry.valid.name.clone();
+        let base = base_of(entry, known)?;
         let dir = if weir_fetch::is_remote(&entry.valid.manifest.artifact_uri) {
             match fetches.artifact(entry, trust) {
                 // What is said changes with every byte.
@@ -103,7 +113,8 @@ impl Verifier {
             Ok((dir, lease)) => {
                 let (valid, trust) = (entry.valid.clone(), trust.clone());
                 // Hashing takes as long as reading the files: not on a thread that serves.
-                let work = tokio::task::spawn_blocking(move || verify(&valid, dir, trust));
+                let text = base.map(|base| Arc::clone(&base.text));
+                let work = tokio::task::spawn_blocking(move || verify(&valid, dir, trust, text));
                 let verdict = work
                     .await
                     .unwrap_or_else(|error| Err(unverified("VerifierFailed", error.to_string())));
@@ -184,7 +195,39 @@ fn basis(entry: &Entry<ModelVersion>, dir: Option<&Path>, trust: &TrustPolicySpe
     Digest::of(format!("{} {dir:?} {files:?} {trust}", entry.generation).as_bytes()).to_string()
 }
 
-fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Verdict {
+/// The version that an adapter is of; none where the version is no adapter.
+fn base_of<'a>(
+    entry: &Entry<ModelVersion>,
+    known: &[&'a Verified],
+) -> Result<Option<&'a Verified>, Unverified> {
+    let Some(digest) = &entry.valid.manifest.adapter_of else {
+        return Ok(None);
+    };
+    let Some(base) = known.iter().find(|base| base.digest == *digest) else {
+        return Err(unverified(
+            reasons::BASE_UNAVAILABLE,
+            format!(
+                "it is an adapter of {digest}, and no verified ModelVersion has this manifest digest: apply the base's object too, or sign the adapter for the base that is there"
+            ),
+        ));
+    };
+    if base.plan.claim.adapter_of.is_some() {
+        return Err(unverified(
+            reasons::BASE_MISMATCH,
+            format!(
+                "it is an adapter of {digest}, which is an adapter itself; sign it for the model"
+            ),
+        ));
+    }
+    Ok(Some(base))
+}
+
+fn verify(
+    valid: &ValidModelVersion,
+    dir: PathBuf,
+    trust: TrustPolicySpec,
+    base: Option<Arc<ModelText>>,
+) -> Verdict {
     let policy = TrustPolicy::new(trust.clone())
         .map_err(|error| unverified("TrustPolicyInvalid", error.to_string()))?;
     let claim = claim(valid).map_err(|message| unverified("PathInvalid", message))?;
@@ -209,13 +252,19 @@ fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Ve
     };
     let artifact = open_verified(&request, &claim)
         .map_err(|error| unverified(error.reason(), error.condition_message()))?;
-    let text = text_of(&artifact)?;
+    let text = match base {
+        Some(base) => {
+            check_adapter(&artifact, &base)?;
+            base
+        }
+        None => Arc::new(text_of(&artifact)?),
+    };
     let references = references_of(&artifact, valid.manifest.references.as_deref())?;
     let digest = artifact.manifest_digest;
     Ok(Verified {
         digest: digest.to_string(),
         signer: artifact.signer.id.clone(),
-        text: Arc::new(text),
+        text,
         references,
         lease: None,
         plan: LoadPlan {
@@ -227,6 +276,16 @@ fn verify(valid: &ValidModelVersion, dir: PathBuf, trust: TrustPolicySpec) -> Ve
             placement: PlanPlacement::SealedCopy,
         },
     })
+}
+
+/// An adapter speaks with its base's tokenizer and template; what is left to see is whether it fits the network.
+fn check_adapter(artifact: &VerifiedArtifact, base: &ModelText) -> Result<(), Unverified> {
+    let files = files_of(artifact)?;
+    Adapter::load(&files, &base.config).map_err(|error| {
+        let reason = error.category();
+        unverified(reason, format!("{:#}", anyhow::Error::from(error)))
+    })?;
+    Ok(())
 }
 
 /// The references that were signed with the version.
@@ -244,12 +303,16 @@ fn references_of(
 
 /// Everything but the weights, from the files that were verified.
 fn text_of(artifact: &VerifiedArtifact) -> Result<ModelText, Unverified> {
-    let files = open_files(artifact).map_err(|error| {
-        let reason = error.reason();
-        unverified(reason, format!("{:#}", anyhow::Error::from(error)))
-    })?;
+    let files = files_of(artifact)?;
     ModelText::from_files(&files).map_err(|error| {
         let message = format!("{:#}", anyhow::Error::from(error));
         unverified(reasons::UNSUPPORTED_MODEL, message)
+    })
+}
+
+fn files_of(artifact: &VerifiedArtifact) -> Result<OpenFiles, Unverified> {
+    open_files(artifact).map_err(|error| {
+        let reason = error.reason();
+        unverified(reason, format!("{:#}", anyhow::Error::from(error)))
     })
 }

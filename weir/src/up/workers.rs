@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -14,7 +15,7 @@ use weir_api::{Accelerator, ValidGpuPool};
 use weir_gateway::{WorkerAddress, WorkerEndpoint};
 use weir_manifest::Digest;
 
-use super::supervisor::{WorkerSpec, WorkerState, supervise};
+use super::supervisor::{AdaptersSaid, WorkerSpec, WorkerState, supervise};
 use super::verify::Verified;
 
 /// A Unix socket's address holds 107 bytes and a zero.
@@ -30,6 +31,12 @@ pub struct Worker {
     pub pool: String,
     /// Where it listens.
     pub socket: PathBuf,
+    /// Manifest digest of what it loaded.
+    pub digest: String,
+    /// Plans of the adapters that it serves beside.
+    adapters: PathBuf,
+    /// What it said of each.
+    pub said: AdaptersSaid,
     /// How it is.
     pub state: watch::Receiver<WorkerState>,
     stop: CancellationToken,
@@ -93,11 +100,27 @@ impl Workers {
         for replica in 0..replicas {
             let (name, spec) = self.spec(version, verified, pool, replica)?;
             if !self.by_name.contains_key(&name) {
-                self.start(version, pool, name.clone(), spec);
+                let of = (version, verified.digest.as_str());
+                self.start(of, pool, name.clone(), spec);
             }
             names.push(name);
         }
         Ok(names)
+    }
+
+    /// Has every worker of a base serve these adapters of it, by the names of their objects, and no others.
+    ///
+    /// # Errors
+    /// A plan cannot be written or removed.
+    pub fn adapt(&self, base: &str, adapters: &BTreeMap<&str, &Verified>) -> io::Result<()> {
+        let mut plans = BTreeMap::new();
+        for (version, verified) in adapters {
+            plans.insert(adapter_file(version), plan_text(verified)?);
+        }
+        for worker in self.by_name.values().filter(|worker| worker.digest == base) {
+            sync_folder(&worker.adapters, &plans)?;
+        }
+        Ok(())
     }
 
     /// Stops every worker that is not in `wanted`. They drain in the background.
@@ -123,6 +146,30 @@ impl Workers {
             }
             !goes
         });
+        for worker in self.by_name.values() {
+            worker.said.lock().remove(&adapter_file(version));
+        }
+    }
+
+    /// Adapters that a worker refused: the version, and the digest of the plan.
+    pub fn refused_adapters(&self) -> Vec<(String, String)> {
+        let said = self
+            .by_name
+            .values()
+            .flat_map(|worker| worker.said.lock().clone());
+        said.filter(|(_, said)| said.state == "refused")
+            .filter_map(|(file, said)| Some((file.strip_suffix(".json")?.to_owned(), said.text)))
+            .collect()
+    }
+
+    /// What a base's workers said against an adapter: one word, and the cause.
+    pub fn against_adapter(&self, base: &str, version: &str) -> Option<(String, String)> {
+        let file = adapter_file(version);
+        let mut workers = self.by_name.values().filter(|worker| worker.digest == base);
+        workers.find_map(|worker| {
+            let said = worker.said.lock().get(&file)?.clone();
+            (!said.reason.is_empty()).then_some((said.reason, said.message))
+        })
     }
 
     /// All, by name; those that drain too.
@@ -186,11 +233,13 @@ impl Workers {
         let hash = Digest::of(identity.as_bytes()).to_hex();
         let name = format!("{}/{version}/{replica}/{}", pool.name, &hash[..8]);
         let short = &Digest::of(name.as_bytes()).to_hex()[..12];
+        let adapters = self.folder.join(format!("{short}.adapters"));
         let plan = self.folder.join(format!("{short}.plan"));
         write_if_changed(&plan, &plan_text(verified)?)?;
         let socket = self.sockets.join(format!("{short}.sock"));
         arguments.extend(["--name", &name, "--load-plan"].map(str::to_owned));
         arguments.push(plan.display().to_string());
+        arguments.extend(["--adapters".to_owned(), adapters.display().to_string()]);
         arguments.extend(["--listen".to_owned(), format!("unix:{}", socket.display())]);
         let footprint = self.folder.join(format!("{short}.json"));
         let program = std::env::current_exe()?;
@@ -207,7 +256,13 @@ impl Workers {
         ))
     }
 
-    fn start(&mut self, version: &str, pool: &ValidGpuPool, name: String, spec: WorkerSpec) {
+    fn start(
+        &mut self,
+        (version, digest): (&str, &str),
+        pool: &ValidGpuPool,
+        name: String,
+        spec: WorkerSpec,
+    ) {
         let (sender, state) = watch::channel(WorkerState::Starting {
             progress: "starting".to_owned(),
         });
@@ -216,6 +271,8 @@ impl Workers {
         let socket = self
             .sockets
             .join(socket.file_name().expect("a footprint has a name"));
+        let adapters = spec.footprint.with_extension("adapters");
+        let said = AdaptersSaid::default();
         let changed = self.changed.clone();
         let mut seen = state.clone();
         tokio::spawn(async move {
@@ -227,7 +284,7 @@ impl Workers {
         });
         let task = tokio::spawn(supervise(
             spec,
-            sender,
+            (sender, Arc::clone(&said)),
             stop.clone(),
             self.drain + Duration::from_secs(5),
         ));
@@ -235,6 +292,9 @@ impl Workers {
             version: version.to_owned(),
             pool: pool.name.clone(),
             socket,
+            digest: digest.to_owned(),
+            adapters,
+            said,
             state,
             stop,
             task,
@@ -260,4 +320,31 @@ fn write_if_changed(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     fs::write(&partial, content)?;
     fs::rename(partial, path)
+}
+
+/// Name of the plan of an adapter. Names of objects are names of files.
+pub fn adapter_file(version: &str) -> String {
+    format!("{version}.json")
+}
+
+/// Makes a folder hold these files and no other plans.
+fn sync_folder(folder: &Path, plans: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+    if plans.is_empty() && !folder.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder)?;
+    for (name, text) in plans {
+        write_if_changed(&folder.join(name), text)?;
+    }
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| plans.contains_key(name))
+        {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }

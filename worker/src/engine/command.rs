@@ -1,8 +1,10 @@
 //! What the engine thread is told.
 
 use tokio::sync::oneshot;
+use weir_model::AdapterError;
 use weir_protocol::worker::{Attach, Cancel, Hello, Progress, Submit};
 
+use super::adapters::ReadyAdapter;
 use super::outbox::Outbox;
 use crate::grammar::Ready;
 
@@ -27,6 +29,10 @@ pub(crate) enum Command {
     Progress(SessionId, Progress),
     /// A stalled session reads again.
     Room,
+    /// Runs may name one more adapter.
+    AddAdapter(Box<ReadyAdapter>, oneshot::Sender<Result<(), AdapterError>>),
+    /// No new run may name this adapter any more.
+    DropAdapter(String),
     /// No more runs; report when none is left.
     Drain,
     /// End the thread as it stands.

@@ -23,6 +23,11 @@ impl Engine {
             Command::Attach(session, attach) => self.attach(session, &attach),
             Command::Cancel(session, cancel) => self.cancel(session, &cancel),
             Command::Progress(session, progress) => self.progress(session, &progress),
+            Command::AddAdapter(adapter, reply) => {
+                // Whoever asked may be gone.
+                let _ = reply.send(self.add_adapter(*adapter));
+            }
+            Command::DropAdapter(digest) => self.drop_adapter(&digest),
             Command::Drain => self.draining = true,
             Command::Room | Command::Stop => {}
         }
@@ -36,7 +41,7 @@ impl Engine {
             worker: identity.worker.clone(),
             boot: identity.boot.clone(),
             protocol: weir_protocol::frames::PROTOCOL,
-            models: identity.models.clone(),
+            models: self.models(),
             limits: Some(EngineLimits {
                 max_running: limits.max_running,
                 max_batch_tokens: limits.max_batch_tokens,
@@ -154,6 +159,7 @@ impl Engine {
                 max_output: request.rules.max_tokens,
                 priority: request.priority,
                 scope: request.scope,
+                adapter: request.adapter.map(|adapter| adapter.content),
                 // Of the prompt is spoken once, with the first choice.
                 uncached: choice == 0 && request.sampling.prompt_logprobs.is_some(),
                 group: number.0,

@@ -9,6 +9,7 @@ use weir_model::tokenizer::Tokenizer;
 use weir_protocol::worker::{LoadedModel, finish::Reason};
 use weir_scheduler::{Event, Outcome, Scheduler, SequenceId, Verdict};
 
+use super::adapters::{self, HeldAdapters};
 use super::held::HeldRuns;
 use super::masks::{Advanced, Places};
 use super::observe::Observer;
@@ -40,7 +41,8 @@ pub(crate) struct Parts {
 pub(crate) struct Identity {
     pub(crate) worker: String,
     pub(crate) boot: String,
-    pub(crate) models: Vec<LoadedModel>,
+    /// The version that the device was loaded with.
+    pub(crate) base: LoadedModel,
 }
 
 /// The engine's own state; [`super::thread`] drives it.
@@ -49,6 +51,7 @@ pub(crate) struct Engine {
     pub(super) runs: HeldRuns,
     pub(super) sessions: Sessions,
     pub(super) places: Places,
+    pub(super) adapters: HeldAdapters,
     pub(super) draining: bool,
     pub(super) sampled: Vec<Sampled>,
     scored: Vec<Scored>,
@@ -74,6 +77,7 @@ impl Engine {
             runs: HeldRuns::default(),
             sessions: Sessions::default(),
             places,
+            adapters: HeldAdapters::default(),
             draining: false,
             sampled: Vec::new(),
             scored: Vec::new(),
@@ -120,6 +124,7 @@ impl Engine {
                         .get(number)
                         .expect("a run lives as long as its sequences");
                     backend.open(slot, &run.sampling_of(choice), prompt, output);
+                    adapters::apply(&mut **backend, slot, run.adapter);
                     if resumed {
                         continue;
                     }
@@ -150,6 +155,18 @@ impl Engine {
                     prompt_token(tokenizer, scored.token.token, Some(&scored.token))
                 });
             });
+        }
+    }
+
+    /// Counts the guesses that the step computed, before their rows are made.
+    pub(super) fn count_guesses(&mut self) {
+        for row in &self.parts.scheduler.batch().rows {
+            let (number, _) = RunNumber::of(row.sequence);
+            let drafted = u64::from(row.draft_count);
+            if drafted > 0 {
+                self.runs
+                    .change(number, |run| run.guesses.drafted += drafted);
+            }
         }
     }
 
@@ -185,7 +202,11 @@ impl Engine {
                     .wants_logprobs()
                     .then(|| logprob(tokenizer, &sampled[outcome.sample_index]));
                 observer.token(&mut run.times, choice, (step, now));
+                run.guesses.accepted += u64::from(outcome.is_draft);
                 let ended = match advanced {
+                    _ if sampled[outcome.sample_index].logprob.is_nan() => {
+                        Some(run.fail(choice, adapters::OVERFLOW.to_owned()))
+                    }
                     Some(Err(error)) => Some(run.leave(choice, &error)),
                     Some(Ok(advanced)) => run.take(
                         choice,
@@ -338,6 +359,10 @@ impl Engine {
 
     /// Makes the present figures visible outside.
     pub(crate) fn publish(&mut self) {
+        self.settle_adapters();
+        if self.adapters.take_changed() || self.snapshot.models.is_empty() {
+            self.snapshot.models = self.models().into();
+        }
         let stats = self.parts.scheduler.stats();
         let snapshot = &mut self.snapshot;
         snapshot.steps = stats.steps;

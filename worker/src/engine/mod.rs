@@ -1,5 +1,6 @@
 //! The engine thread and what it holds: runs, their unacknowledged rows, and the sessions that read them.
 
+pub(crate) mod adapters;
 pub(crate) mod command;
 mod commands;
 pub(crate) mod core;

@@ -1,8 +1,9 @@
 //! A `Submit` frame, checked: everything behind this file relies on its numbers being in range.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weir_model::backend::SamplingParams;
+use weir_model::backend::{AdapterId, SamplingParams};
 use weir_protocol::frames::run_bytes;
 use weir_protocol::worker::{Grammar, Sampling, Submit, rejected::Code};
 use weir_scheduler::Priority;
@@ -39,6 +40,19 @@ pub(crate) struct Served {
     pub(crate) context_tokens: u32,
     /// Whether the device says what it expected of a prompt's tokens.
     pub(crate) scores_prompts: bool,
+    /// Adapters of the version, by their own manifest digests.
+    pub(crate) adapters: BTreeMap<String, ServedAdapter>,
+}
+
+/// An adapter that runs may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServedAdapter {
+    /// At the device.
+    pub(crate) id: AdapterId,
+    /// Its manifest digest, which lists every file of it by digest.
+    pub(crate) content: [u8; 32],
+    /// Positions per sequence; the signer may have allowed fewer than the base's.
+    pub(crate) context_tokens: u32,
 }
 
 /// A request that can be carried out.
@@ -46,6 +60,8 @@ pub(crate) struct Served {
 pub(crate) struct Request {
     pub(crate) key: RunKey,
     pub(crate) epoch: u64,
+    /// What is applied to the model for it.
+    pub(crate) adapter: Option<ServedAdapter>,
     pub(crate) prompt: Vec<u32>,
     pub(crate) choices: u32,
     pub(crate) scope: Option<[u8; 32]>,
@@ -93,16 +109,8 @@ impl Request {
         served: &Served,
     ) -> Result<Self, Refusal> {
         let key = run_key(&submit.run)?;
-        if submit.version_digest != served.version_digest {
-            return refuse(
-                Code::UnknownVersion,
-                format!(
-                    "this worker serves {}, not {}",
-                    served.version_digest, submit.version_digest
-                ),
-            );
-        }
-        let max_tokens = check_lengths(&submit, served)?;
+        let adapter = adapter_of(&submit, served)?;
+        let max_tokens = check_lengths(&submit, served, adapter.as_ref())?;
         let scope = trust_scope(&submit.trust_scope)?;
         let sampling = submit.sampling.unwrap_or_else(greedy);
         check_sampling(&sampling, served)?;
@@ -148,6 +156,7 @@ impl Request {
             trace: RunTrace::read(&submit.trace, key, submit.epoch),
             key,
             epoch: submit.epoch,
+            adapter,
             prompt: submit.prompt,
             choices: submit.choices.max(1),
             scope,
@@ -158,6 +167,25 @@ impl Request {
             grammar,
         })
     }
+}
+
+/// What the version that a run names needs beside the model: nothing, or an adapter.
+fn adapter_of(submit: &Submit, served: &Served) -> Result<Option<ServedAdapter>, Refusal> {
+    if submit.version_digest == served.version_digest {
+        return Ok(None);
+    }
+    if let Some(adapter) = served.adapters.get(&submit.version_digest) {
+        return Ok(Some(*adapter));
+    }
+    refuse(
+        Code::UnknownVersion,
+        format!(
+            "this worker serves {} and {} adapters of it, not {}",
+            served.version_digest,
+            served.adapters.len(),
+            submit.version_digest
+        ),
+    )
 }
 
 /// The scope that a run shares prefixes in; none is nobody else's.
@@ -173,8 +201,12 @@ fn trust_scope(bytes: &[u8]) -> Result<Option<[u8; 32]>, Refusal> {
 }
 
 /// Checks prompt, output and choices; returns the output limit that also keeps within the context.
-fn check_lengths(submit: &Submit, served: &Served) -> Result<u32, Refusal> {
-    let context = served.context_tokens;
+fn check_lengths(
+    submit: &Submit,
+    served: &Served,
+    adapter: Option<&ServedAdapter>,
+) -> Result<u32, Refusal> {
+    let context = adapter.map_or(served.context_tokens, |adapter| adapter.context_tokens);
     let prompt = u32::try_from(submit.prompt.len()).unwrap_or(u32::MAX);
     if prompt == 0 {
         return refuse(

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use weir_grammar::GrammarError;
-use weir_model::backend::SamplingParams;
-use weir_protocol::worker::{Finish, Logprob, PromptToken, Row, Started, finish::Reason};
+use weir_model::backend::{AdapterId, SamplingParams};
+use weir_protocol::worker::{Finish, Guesses, Logprob, PromptToken, Row, Started, finish::Reason};
 use weir_scheduler::SequenceId;
 
 use super::command::SessionId;
@@ -55,6 +55,8 @@ struct Choice {
 pub(crate) struct Run {
     pub(crate) key: RunKey,
     pub(crate) gateway: String,
+    /// What is applied to the model for it.
+    pub(crate) adapter: Option<AdapterId>,
     pub(crate) epoch: u64,
     pub(crate) owner: Option<SessionId>,
     pub(crate) window: Window,
@@ -75,6 +77,8 @@ pub(crate) struct Run {
     started: Option<Started>,
     /// What is known of the prompt's tokens, where asked for and until its rows are made.
     prompt: Vec<PromptToken>,
+    /// Tokens guessed for it, and those of them that came true.
+    pub(crate) guesses: Guesses,
     wire_key: Bytes,
 }
 
@@ -98,6 +102,7 @@ impl Run {
         Self {
             key: request.key,
             gateway: new.gateway.to_owned(),
+            adapter: request.adapter.map(|adapter| adapter.id),
             epoch: request.epoch,
             owner: Some(new.owner),
             window: Window::default(),
@@ -121,6 +126,7 @@ impl Run {
             },
             started: None,
             prompt: Vec::new(),
+            guesses: Guesses::default(),
             wire_key: Bytes::copy_from_slice(&request.key),
         }
     }
@@ -243,8 +249,13 @@ impl Run {
 
     /// Ends a live choice whose output left its grammar: the token that did is not shown.
     pub(crate) fn leave(&mut self, choice: u32, error: &GrammarError) -> Reason {
+        self.fail(choice, format!("grammar_error: {error}"))
+    }
+
+    /// Ends a live choice whose last token means nothing.
+    pub(crate) fn fail(&mut self, choice: u32, message: String) -> Reason {
         let end = Finish {
-            message: format!("grammar_error: {error}"),
+            message,
             ..finish(Reason::Failed)
         };
         self.push(Row {
@@ -281,6 +292,9 @@ impl Run {
             self.choices[row.choice as usize].live = false;
             self.live_choices -= 1;
             row.run_finished = self.live_choices == 0;
+            if row.run_finished && self.guesses.drafted > 0 {
+                row.guesses = Some(self.guesses);
+            }
         }
         if self.window.next_index() == 0 {
             row.started = self.started;

@@ -1,12 +1,15 @@
 //! What the engine publishes after each step, for status frames, metrics and the drain.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use weir_protocol::worker::{WorkerStatus, finish::Reason};
+use weir_protocol::worker::{LoadedModel, WorkerStatus, finish::Reason};
 
 /// The engine's figures at one moment. Counters count from the start of the process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
+    /// What runs may name: the version that was loaded, then its adapters.
+    pub models: Arc<[LoadedModel]>,
     /// Engine steps: progress is judged by this.
     pub steps: u64,
     /// Sequences with a slot.
@@ -74,7 +77,8 @@ impl Snapshot {
     }
 
     /// The frame a gateway gets, stamped with the time.
-    pub(crate) fn status_frame(&self, digests: &[String]) -> WorkerStatus {
+    pub(crate) fn status_frame(&self) -> WorkerStatus {
+        let digests = self.models.iter();
         WorkerStatus {
             observed_unix_ms: unix_ms(),
             steps: self.steps,
@@ -91,7 +95,8 @@ impl Snapshot {
             preemptions: self.preemptions,
             step_us_ewma: self.step_us_ewma,
             draining: self.draining,
-            loaded_digests: digests.to_vec(),
+            loaded_digests: digests.map(|model| model.version_digest.clone()).collect(),
+            loaded: self.models.to_vec(),
         }
     }
 

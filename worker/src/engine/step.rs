@@ -85,6 +85,7 @@ impl Engine {
         self.computed = computed;
         self.pace
             .learn(self.parts.scheduler.batch(), computed - since);
+        self.count_guesses();
         self.complete(computed);
         self.flush();
         let end = Instant::now();

@@ -1,5 +1,6 @@
 //! From a load plan to a model in memory: verify, map what was verified, and nothing else.
 
+mod adapter;
 mod plan;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use weir_model::backend::Backend;
 use weir_model::tokenizer::Tokenizer;
 use weir_model::{ModelText, OpenFiles, TextError};
 
+pub(crate) use adapter::load_adapter;
 pub use plan::{LoadPlan, PlanPlacement, PlanSignature};
 
 use crate::announce::Announcer;
@@ -89,6 +91,20 @@ pub enum LoadError {
     /// Weights cannot be used, or the device cannot hold them.
     #[error("the model's weights cannot be used")]
     Weights(#[source] weir_model::LoadError),
+    /// The plan is of no adapter of what is served.
+    #[error("the load plan is of an adapter of {found}, and this worker serves {served}")]
+    OtherBase {
+        /// What the plan says: a digest, or that it is of no adapter.
+        found: String,
+        /// Manifest digest of the version that is served.
+        served: String,
+    },
+    /// The adapter's files cannot be used with the base.
+    #[error("the adapter cannot be used")]
+    Adapter(#[source] weir_model::AdapterError),
+    /// A panic while loading; its message is in the log.
+    #[error("loading the adapter ended unexpectedly; see the log")]
+    Crashed,
     /// A GPU was asked for and there is none.
     #[error("--device cuda: no GPU can be used: {why}; --device cpu runs the model without one")]
     NoDevice {
@@ -116,6 +132,9 @@ impl LoadError {
             Self::File { .. } => "FileUnreadable",
             Self::Text(_) => "UnsupportedModel",
             Self::Weights(error) => error.category(),
+            Self::OtherBase { .. } => "BaseMismatch",
+            Self::Crashed => "LoadCrashed",
+            Self::Adapter(error) => error.category(),
             Self::NoDevice { .. } | Self::Device { .. } => "DeviceUnavailable",
         }
     }
@@ -124,7 +143,7 @@ impl LoadError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Refused(error) => !error.is_transient(),
-            Self::File { .. } | Self::Device { .. } => false,
+            Self::File { .. } | Self::Device { .. } | Self::Crashed => false,
             _ => true,
         }
     }

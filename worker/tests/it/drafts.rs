@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use weir_protocol::worker::grammar::Kind;
-use weir_protocol::worker::{Grammar, Row, Submit, finish::Reason};
+use weir_protocol::worker::{Grammar, Guesses, Row, Submit, finish::Reason};
 
 use crate::fake::{END, SCRIPT};
 use crate::gateway::{Gateway, hello, id, submit};
@@ -23,11 +23,18 @@ async fn made(draft_tokens: u32, runs: &[Submit]) -> Made {
     .await;
     let mut gateway = Gateway::connect(&worker.socket(), hello(1)).await.unwrap();
     let mut rows = Vec::new();
+    let mut guesses = Guesses::default();
     for run in runs {
         gateway.send(run.clone()).await;
         let mut of_run = gateway.rows_to_the_end().await;
         // Waiting for a slot takes what time it takes.
         of_run[0].started = None;
+        // Rows are the same with guesses and without, but for what is said of them.
+        let said = of_run.last_mut().unwrap().guesses.take();
+        assert!(of_run.iter().all(|row| row.guesses.is_none()));
+        let said = said.unwrap_or_default();
+        guesses.drafted += said.drafted;
+        guesses.accepted += said.accepted;
         rows.push(of_run);
     }
     let tokens: u64 = rows.iter().map(|rows| rows.len() as u64).sum();
@@ -35,14 +42,22 @@ async fn made(draft_tokens: u32, runs: &[Submit]) -> Made {
         .status_where(|status| status.output_tokens >= tokens)
         .await;
     let shown = worker.metrics.prometheus_text();
-    let accepted = shown
-        .lines()
-        .find(|line| line.starts_with("weir_accepted_tokens_total{"))
-        .and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    let count = |name: &str| -> u64 {
+        let mut lines = shown.lines();
+        let line = lines.find(|line| line.starts_with(&format!("weir_{name}_tokens_total{{")));
+        let count = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+        count.unwrap_or_else(|| panic!("no count of guesses in:\n{shown}"))
+    };
+    let all = (count("drafted"), count("accepted"));
+    assert_eq!(
+        (guesses.drafted, guesses.accepted),
+        all,
+        "runs say what the worker counts"
+    );
     Made {
         rows,
         steps: status.steps,
-        accepted: accepted.unwrap_or_else(|| panic!("no count of guesses in:\n{shown}")),
+        accepted: all.1,
     }
 }
 

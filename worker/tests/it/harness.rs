@@ -12,7 +12,8 @@ use weir_worker::{Announcer, Ended, Listen, Loaded, Serving, WorkerError, serve_
 use crate::fake::{Controls, END, FakeBackend, VOCAB, tokenizer};
 
 /// What the test worker serves.
-pub(crate) const DIGEST: &str = "sha256:00";
+pub(crate) const DIGEST: &str =
+    "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Small enough to run full, large enough for 64 runs at once.
 pub(crate) const LIMITS: BackendLimits = BackendLimits {
@@ -46,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) runs_ahead: bool,
     /// A real one instead of the function, with its vocabulary.
     pub(crate) backend: Option<(Box<dyn Backend>, u32)>,
+    pub(crate) adapters: Option<PathBuf>,
+    pub(crate) announcer: Announcer,
 }
 
 impl Default for Options {
@@ -58,6 +61,8 @@ impl Default for Options {
             draft_tokens: 7,
             runs_ahead: false,
             backend: None,
+            adapters: None,
+            announcer: Announcer::silent(),
         }
     }
 }
@@ -97,13 +102,14 @@ impl TestWorker {
             drain: options.drain,
             max_waiting: options.max_waiting,
             draft_tokens: options.draft_tokens,
+            adapters: options.adapters,
             readiness: readiness.clone(),
             metrics: metrics.clone(),
         };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn({
             let shutdown = shutdown.clone();
-            async move { serve_loaded(loaded, serving, &Announcer::silent(), shutdown).await }
+            async move { serve_loaded(loaded, serving, &options.announcer, shutdown).await }
         });
         tokio::time::timeout(crate::gateway::PATIENCE, readiness.wait_until_ready())
             .await

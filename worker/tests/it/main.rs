@@ -6,6 +6,7 @@
     reason = "a test that cannot go on panics"
 )]
 
+mod adapters;
 mod ahead;
 mod drafts;
 mod fake;

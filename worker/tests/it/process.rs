@@ -15,12 +15,13 @@ use weir_worker::{LoadPlan, PlanPlacement, PlanSignature};
 use crate::gateway::{Gateway, hello, sampling, submit};
 
 /// A signed model of two layers with random weights, and a plan to load it.
-struct Artifact {
-    dir: tempfile::TempDir,
-    plan: LoadPlan,
+pub(crate) struct Artifact {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) plan: LoadPlan,
+    pub(crate) key: SigningKey,
 }
 
-fn artifact() -> Artifact {
+pub(crate) fn artifact() -> Artifact {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
     std::fs::create_dir(&model).unwrap();
@@ -48,7 +49,7 @@ fn artifact() -> Artifact {
     let trusted = TrustedKeySpec {
         id: "dev".to_owned(),
         public_key: key.public_key().to_pem(),
-        models: vec!["tiny".to_owned()],
+        models: vec!["tiny*".to_owned()],
         not_before: None,
         not_after: None,
         revoked: false,
@@ -64,7 +65,7 @@ fn artifact() -> Artifact {
         },
         placement: PlanPlacement::SealedCopy,
     };
-    Artifact { dir, plan }
+    Artifact { dir, plan, key }
 }
 
 /// Forty tokens: letters and some punctuation.
@@ -84,21 +85,21 @@ fn tokenizer() -> Value {
 }
 
 /// A worker process and what it says.
-struct Process {
-    child: Child,
+pub(crate) struct Process {
+    pub(crate) child: Child,
     lines: BufReader<ChildStdout>,
 }
 
 impl Artifact {
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("worker.sock")
     }
 
     fn start(&self, plan: &Value) -> Process {
-        self.start_on("auto", plan)
+        self.start_with(&["--device", "auto"], plan)
     }
 
-    fn start_on(&self, device: &str, plan: &Value) -> Process {
+    pub(crate) fn start_with(&self, more: &[&str], plan: &Value) -> Process {
         let file = self.dir.path().join("plan.json");
         std::fs::write(&file, plan.to_string()).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_weir-worker"))
@@ -116,7 +117,8 @@ impl Artifact {
                 "--threads",
                 "1",
             ])
-            .args(["--drain-s", "5", "--device", device])
+            .args(["--drain-s", "5"])
+            .args(more)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -125,14 +127,14 @@ impl Artifact {
         Process { child, lines }
     }
 
-    fn plan(&self) -> Value {
+    pub(crate) fn plan(&self) -> Value {
         serde_json::to_value(&self.plan).unwrap()
     }
 }
 
 impl Process {
     /// The first line of this kind; the pipe ends with the process, so this ends as well.
-    fn line(&mut self, event: &str) -> Value {
+    pub(crate) fn line(&mut self, event: &str) -> Value {
         let mut text = String::new();
         while self.lines.read_line(&mut text).unwrap() > 0 {
             let line: Value = serde_json::from_str(&text).unwrap();
@@ -249,7 +251,7 @@ fn a_gpu_that_is_not_there_is_refused_at_once_with_what_is_missing_and_what_to_d
     // Nothing is read before: the plan names a folder that is not there.
     let mut plan = artifact.plan();
     plan["dir"] = "/nowhere".into();
-    let mut worker = artifact.start_on("cuda", &plan);
+    let mut worker = artifact.start_with(&["--device", "cuda"], &plan);
     let failed = worker.line("failed");
     let message = failed["message"].as_str().unwrap();
     if failed["reason"] != "DeviceUnavailable" {
@@ -276,7 +278,7 @@ fn a_gpu_that_is_not_there_is_refused_at_once_with_what_is_missing_and_what_to_d
     assert_eq!(worker.child.wait().unwrap().code(), Some(78));
 }
 
-fn flip_last_byte(path: &Path) {
+pub(crate) fn flip_last_byte(path: &Path) {
     let mut bytes = std::fs::read(path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(path, bytes).unwrap();

@@ -57,6 +57,7 @@ fn measure(rows: u32) -> Result<[Duration; 2], Box<dyn Error>> {
             priority: Priority::Standard,
             scope: None,
             group: id.into(),
+            adapter: None,
             uncached: false,
         })?;
     }

@@ -38,6 +38,7 @@ fn a_warm_backend_starts_and_reads_steps_without_an_allocation() {
             priority: Priority::Standard,
             scope: None,
             group: id,
+            adapter: None,
             uncached: false,
         };
         scheduler.submit(&new).unwrap();

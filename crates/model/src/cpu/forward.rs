@@ -2,11 +2,13 @@
 
 use weir_scheduler::Batch;
 
+use super::adapters::HeldAdapters;
 use super::buffers::Buffers;
 use super::kernels::{
     Activations, Attention, Columns, Kernels, KvCache, KvPlace, LayerView, Product, for_rows,
 };
 use super::pool::Pool;
+use crate::adapter::Part;
 use crate::config::ModelConfig;
 use crate::network::{Layer, Linear, Network};
 
@@ -18,6 +20,7 @@ pub(super) struct Forward<'a> {
     pub pool: &'a mut Pool,
     pub cache: &'a mut KvCache,
     pub buffers: &'a mut Buffers,
+    pub adapters: &'a mut HeldAdapters,
 }
 
 impl Forward<'_> {
@@ -35,7 +38,7 @@ impl Forward<'_> {
         }
         for (index, layer) in self.network.layers.iter().enumerate() {
             self.attention(layer, index, batch, tokens);
-            self.feed_forward(layer, tokens);
+            self.feed_forward(layer, index, tokens);
         }
     }
 
@@ -107,6 +110,7 @@ impl Forward<'_> {
                 }
             }
         }
+        self.adapters.lay_out(batch);
         self.buffers.tiles.clear();
         self.buffers.merges.clear();
         for row in &batch.rows {
@@ -157,6 +161,13 @@ impl Forward<'_> {
         };
         self.kernels
             .multiply(self.pool, &[product(&layer.o, 0)], act);
+        let parts = [(Part::Attended, 0)];
+        self.adapters.add(
+            (self.kernels, &mut *self.pool),
+            (index, &parts),
+            (&*attended, heads),
+            (&mut *x, hidden),
+        );
     }
 
     /// Queries, keys and values of all tokens, rotated; keys and values go into the cache.
@@ -188,6 +199,17 @@ impl Forward<'_> {
             accumulate: false,
         };
         kernels.multiply(self.pool, &products, act);
+        let parts = [
+            (Part::Queries, 0),
+            (Part::Keys, heads),
+            (Part::Values, heads + kv),
+        ];
+        self.adapters.add(
+            (kernels, &mut *self.pool),
+            (index, &parts),
+            (&*normed, config.hidden_size),
+            (&mut *qkv, width),
+        );
         for_rows(
             self.pool,
             &mut qkv[..tokens * width],
@@ -215,7 +237,7 @@ impl Forward<'_> {
             .write((kernels, &mut *self.pool), index, places, qkv, columns);
     }
 
-    fn feed_forward(&mut self, layer: &Layer, tokens: usize) {
+    fn feed_forward(&mut self, layer: &Layer, index: usize, tokens: usize) {
         let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
         self.normalise(&layer.mlp_norm, tokens);
         let Buffers {
@@ -237,6 +259,13 @@ impl Forward<'_> {
         };
         self.kernels.multiply(self.pool, &products, act);
         let kernels = self.kernels;
+        let parts = [(Part::Gate, 0), (Part::Up, inner)];
+        self.adapters.add(
+            (kernels, &mut *self.pool),
+            (index, &parts),
+            (&*normed, hidden),
+            (&mut *gate_up, 2 * inner),
+        );
         for_rows(
             self.pool,
             &mut gate_up[..tokens * 2 * inner],
@@ -257,6 +286,12 @@ impl Forward<'_> {
         };
         self.kernels
             .multiply(self.pool, &[product(&layer.down, 0)], act);
+        self.adapters.add(
+            (kernels, &mut *self.pool),
+            (index, &[(Part::Down, 0)]),
+            (&*gate_up, 2 * inner),
+            (&mut *x, hidden),
+        );
     }
 
     /// `normed` = `RMSNorm`(x)

@@ -10,6 +10,13 @@ use super::kernels::for_rows;
 use crate::backend::{BackendError, Masks, Sampled, SamplingParams};
 use crate::sampler::{self, NotANumber, RowPosition, Scratch};
 
+/// Of a row with an adapter whose logits are no numbers.
+pub(super) const NO_TOKEN: Sampled = Sampled {
+    token: 0,
+    logprob: f32::NAN,
+    top: Vec::new(),
+};
+
 impl CpuBackend {
     /// Chooses the tokens of a step whose rows have run.
     pub(super) fn sample(
@@ -86,10 +93,16 @@ impl CpuBackend {
             if !*holds {
                 continue;
             }
-            let chosen =
-                chosen.map_err(|NotANumber| sampler::broken_weights(batch.step, row.sequence))?;
+            let chosen = match chosen {
+                Ok(chosen) => chosen,
+                // It is the adapter that is broken, and nobody else's row.
+                Err(NotANumber) if self.adapters.has(row.slot) => NO_TOKEN,
+                Err(NotANumber) => {
+                    return Err(sampler::broken_weights(batch.step, row.sequence));
+                }
+            };
             let guess = batch.row_drafts(row).get(place.drafts as usize);
-            *holds = guess == Some(&chosen.token);
+            *holds = guess == Some(&chosen.token) && !chosen.logprob.is_nan();
             let slot = &mut self.slots[row.slot.0 as usize];
             let params = slot.params.as_ref();
             if params.is_some_and(SamplingParams::is_penalised) {

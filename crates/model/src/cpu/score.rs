@@ -7,6 +7,7 @@ use weir_scheduler::{Batch, SequenceId};
 use super::CpuBackend;
 use super::buffers::LOGIT_ROWS_MAX;
 use super::kernels::for_rows;
+use super::sample::NO_TOKEN;
 use crate::backend::{BackendError, Scored};
 use crate::sampler::{self, NotANumber};
 
@@ -19,6 +20,7 @@ struct Due {
     before: u32,
     token: u32,
     alternatives: u32,
+    has_adapter: bool,
 }
 
 impl CpuBackend {
@@ -48,6 +50,7 @@ impl CpuBackend {
                 before: row.token_offset + at,
                 token,
                 alternatives: params.prompt_logprobs.unwrap_or(0),
+                has_adapter: self.adapters.has(row.slot),
             }));
         }
         all
@@ -77,7 +80,12 @@ impl CpuBackend {
         for (due, chosen) in due.iter().zip(&mut self.chosen) {
             let chosen = chosen.get_mut().unwrap_or_else(PoisonError::into_inner);
             let token = std::mem::replace(chosen, Err(NotANumber));
-            let token = token.map_err(|NotANumber| sampler::broken_weights(step, due.sequence))?;
+            let token = match token {
+                Ok(token) => token,
+                // As where a token is sampled: the row ends there.
+                Err(NotANumber) if due.has_adapter => NO_TOKEN,
+                Err(NotANumber) => return Err(sampler::broken_weights(step, due.sequence)),
+            };
             self.scored.push(Scored {
                 sequence: due.sequence,
                 position: due.position,

@@ -2,12 +2,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 
-use weir_model::CpuOptions;
 use weir_model::backend::{Backend as _, NoMasks, SamplingParams};
+use weir_model::{Adapter, CpuOptions, OpenFiles};
 use weir_scheduler::Batch;
 
-use crate::harness::{Sequence, add_row, load, options};
+use crate::harness::{Sequence, add_row, golden, load, options};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -58,6 +59,13 @@ fn a_warm_step_allocates_nothing() {
             sampled_params.clone()
         };
         backend.open(sequence.slot, &params, &prompt, &[]);
+    }
+    let files = OpenFiles::from_dir(&golden("adapters/rslora")).unwrap();
+    let adapters = backend.adapters().unwrap();
+    let adapter = Adapter::load(&files, adapters.config()).unwrap();
+    let adapter = adapters.insert(Arc::new(adapter)).unwrap();
+    for sequence in &sequences[2..] {
+        adapters.apply(sequence.slot, adapter);
     }
     let mut batch = Batch::default();
     let mut sampled = Vec::new();

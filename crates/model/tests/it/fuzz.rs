@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use weir_model::fuzz;
+use weir_model::{Adapter, OpenFiles, fuzz};
 
 use crate::harness::golden;
 
@@ -134,6 +134,25 @@ fn read(name: &str) -> Vec<u8> {
 fn no_safetensors_file_breaks_the_reader() {
     let corpus = ["qwen3/model.safetensors", "gguf/q8_0.safetensors"].map(read);
     try_all("safetensors", &corpus, fuzz::safetensors);
+}
+
+#[test]
+fn no_adapter_breaks_the_reader() {
+    let corpus = ["adapters/all", "adapters/expression"].map(|name| {
+        let config = read(&format!("{name}/adapter_config.json"));
+        let mut both = u32::try_from(config.len()).unwrap().to_le_bytes().to_vec();
+        both.extend(config);
+        both.extend(read(&format!("{name}/adapter_model.safetensors")));
+        both
+    });
+    // The base that the function has is the one they were made for.
+    for (good, name) in corpus.iter().zip(["all", "expression"]) {
+        let files = OpenFiles::from_dir(&golden(&format!("adapters/{name}"))).unwrap();
+        let config = std::fs::read(golden("llama-f32/config.json")).unwrap();
+        let config = weir_model::config::ModelConfig::parse(&config).unwrap();
+        assert!(Adapter::load(&files, &config).is_ok() && !good.is_empty());
+    }
+    try_all("adapter", &corpus, fuzz::adapter);
 }
 
 #[test]

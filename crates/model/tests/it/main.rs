@@ -4,6 +4,7 @@
     reason = "helpers of tests are outside of test functions"
 )]
 
+mod adapters;
 mod allocation;
 mod drafts;
 mod fuzz;

@@ -35,7 +35,7 @@ fn is_cached(pool: &BlockPool, scope: ScopeIndex, number: u8) -> bool {
 #[test]
 fn a_hit_needs_the_scope_the_whole_digest_and_the_tokens() {
     let mut pool = pool(4, 4);
-    let (a, b) = (pool.scopes.enter(A, false), pool.scopes.enter(B, false));
+    let (a, b) = (pool.scopes.enter(A, Some(A)), pool.scopes.enter(B, Some(B)));
     let block = cache(&mut pool, a, 1);
     assert_eq!(pool.lookup(a, &digest(1), &[1, 0]), Some(block));
     assert_eq!(pool.lookup(a, &digest(1), &[1, 1]), None, "forged digest");
@@ -53,7 +53,7 @@ fn a_hit_needs_the_scope_the_whole_digest_and_the_tokens() {
 #[test]
 fn shared_and_named_blocks_are_not_writable() {
     let mut pool = pool(4, 4);
-    let scope = pool.scopes.enter(A, false);
+    let scope = pool.scopes.enter(A, Some(A));
     let block = pool.allocate().unwrap();
     assert!(pool.is_writable(block));
     pool.register(scope, block, &digest(1), &[1, 0]);
@@ -66,7 +66,7 @@ fn shared_and_named_blocks_are_not_writable() {
 #[test]
 fn tails_go_before_heads_and_what_was_never_reused_before_what_was() {
     let mut pool = pool(4, 4);
-    let scope = pool.scopes.enter(A, false);
+    let scope = pool.scopes.enter(A, Some(A));
     let table: Vec<BlockId> = (0..4).map(|_| pool.allocate().unwrap()).collect();
     for (number, block) in (0..).zip(&table) {
         pool.register(scope, *block, &digest(number), &[u32::from(number), 0]);
@@ -86,7 +86,7 @@ fn tails_go_before_heads_and_what_was_never_reused_before_what_was() {
 #[test]
 fn a_scope_above_its_cap_pays_first_when_memory_is_short() {
     let mut pool = pool(6, 2);
-    let (small, greedy) = (pool.scopes.enter(A, false), pool.scopes.enter(B, false));
+    let (small, greedy) = (pool.scopes.enter(A, Some(A)), pool.scopes.enter(B, Some(B)));
     cache(&mut pool, small, 1);
     for number in 2..6 {
         cache(&mut pool, greedy, number);
@@ -109,7 +109,7 @@ fn a_scope_above_its_cap_pays_first_when_memory_is_short() {
 #[test]
 fn the_reused_cannot_fill_the_whole_cache() {
     let mut pool = pool(8, 8);
-    let scope = pool.scopes.enter(A, false);
+    let scope = pool.scopes.enter(A, Some(A));
     for number in 0..8 {
         let block = cache(&mut pool, scope, number);
         pool.acquire(block);
@@ -122,8 +122,8 @@ fn the_reused_cannot_fill_the_whole_cache() {
 #[test]
 fn a_private_scope_ends_with_its_last_sequence_and_a_shared_one_with_its_last_block() {
     let mut pool = pool(4, 4);
-    let (private, shared) = (pool.scopes.enter(A, true), pool.scopes.enter(B, false));
-    assert_eq!(pool.scopes.enter(A, true), private);
+    let (private, shared) = (pool.scopes.enter(A, None), pool.scopes.enter(B, Some(B)));
+    assert_eq!(pool.scopes.enter(A, None), private);
     cache(&mut pool, private, 1);
     cache(&mut pool, shared, 2);
     pool.leave(private);
@@ -138,7 +138,7 @@ fn a_private_scope_ends_with_its_last_sequence_and_a_shared_one_with_its_last_bl
     assert_eq!((dropped, pool.scopes.len()), (vec![1], 0));
     assert_eq!(pool.free(), 4);
     // The entries are used again, once each.
-    let (one, two) = (pool.scopes.enter(A, false), pool.scopes.enter(B, false));
+    let (one, two) = (pool.scopes.enter(A, Some(A)), pool.scopes.enter(B, Some(B)));
     assert_ne!(one, two);
     pool.check();
 }
@@ -168,7 +168,7 @@ proptest! {
     #[test]
     fn pool_agrees_with_a_naive_model(actions in prop::collection::vec(action(), 1..200), cap in 1_u32..6) {
         let mut pool = pool(9, cap);
-        let scopes = [pool.scopes.enter(A, false), pool.scopes.enter(B, false)];
+        let scopes = [pool.scopes.enter(A, Some(A)), pool.scopes.enter(B, Some(B))];
         let mut held: Vec<BlockId> = Vec::new();
         let mut names: BTreeMap<u32, u8> = BTreeMap::new();
         for action in actions {

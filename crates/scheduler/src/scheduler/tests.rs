@@ -34,6 +34,7 @@ fn new(id: u64, tokens: &[u32], max_output: u32) -> NewSequence<'_> {
         priority: Priority::Standard,
         scope: Some([1; 32]),
         group: id,
+        adapter: None,
         uncached: false,
     }
 }

@@ -16,6 +16,8 @@ pub struct NewSequence<'a> {
     pub priority: Priority,
     /// Who may reuse its prefixes: the scope of an authenticated tenant. `None` means nobody but its own group.
     pub scope: Option<[u8; 32]>,
+    /// Digest of the content of the adapter that it is computed with: prefixes of different adapters are different ones.
+    pub adapter: Option<[u8; 32]>,
     /// The request it belongs to: the choices of one request (`n > 1`) share the prompt even without a scope. Never reused.
     pub group: u64,
     /// Whether every token of its prompt is computed before its first output, whatever the cache has: something is said of each.

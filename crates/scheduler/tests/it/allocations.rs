@@ -26,6 +26,7 @@ fn a_warm_scheduler_plans_and_completes_without_an_allocation() {
                 priority: Priority::from_wire(random.below(3)),
                 scope: Some([u8::try_from(random.below(3)).unwrap(); 32]),
                 group: id,
+                adapter: None,
                 uncached: false,
             };
             scheduler.submit(&new).unwrap();

@@ -24,6 +24,7 @@ fn request(group: u64) -> Request {
         priority: Priority::Standard,
         scope: None,
         group,
+        adapter: None,
         uncached: false,
     }
 }

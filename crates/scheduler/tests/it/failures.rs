@@ -28,6 +28,7 @@ fn request(group: u64, prompt: u32, max_output: u32) -> Request {
         max_output,
         priority: Priority::Standard,
         scope: Some(1),
+        adapter: None,
         group,
         uncached: false,
     }

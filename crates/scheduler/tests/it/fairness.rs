@@ -19,6 +19,7 @@ fn request(group: u64, prompt: u32, max_output: u32, priority: Priority) -> Requ
                 max_output,
                 priority,
                 scope: Some(1),
+                adapter: None,
                 group,
                 uncached: false,
             };

@@ -51,6 +51,7 @@ fn request(random: &mut Random, group: u64) -> Request {
         priority: [Priority::Interactive, Priority::Standard, Priority::Batch]
             [random.below(3) as usize],
         scope: (scope < 3).then(|| u8::try_from(scope).unwrap()),
+        adapter: random.chance(40).then(|| u8::try_from(group % 2).unwrap()),
         group,
         uncached: random.chance(10),
     }

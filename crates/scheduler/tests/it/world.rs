@@ -16,6 +16,7 @@ pub(crate) struct Request {
     pub(crate) max_output: u32,
     pub(crate) priority: Priority,
     pub(crate) scope: Option<u8>,
+    pub(crate) adapter: Option<u8>,
     pub(crate) group: u64,
     pub(crate) uncached: bool,
 }
@@ -82,6 +83,7 @@ impl World {
             max_output: request.max_output,
             priority: request.priority,
             scope: request.scope.map(|scope| [scope; 32]),
+            adapter: request.adapter.map(|adapter| [adapter; 32]),
             group: request.group,
             uncached: request.uncached,
         })?;
@@ -246,8 +248,9 @@ fn judge(records: &mut BTreeMap<SequenceId, Record>, step: u64, outcome: &Outcom
 }
 
 fn owner(request: &Request) -> u64 {
+    let adapter = request.adapter.map_or(0, |adapter| 1 + u64::from(adapter)) << 48;
     match request.scope {
-        Some(scope) => u64::from(scope) << 32,
-        None => request.group,
+        Some(scope) => u64::from(scope) << 32 | adapter,
+        None => request.group | adapter,
     }
 }

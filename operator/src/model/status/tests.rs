@@ -206,3 +206,36 @@ fn ready_sums_up_what_a_version_does() {
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+#[test]
+fn an_adapter_is_refused_with_what_to_do_instead() {
+    use crate::model::see::adapter_refusal;
+    let mut adapter = object("Production");
+    assert_eq!(adapter_refusal(&adapter), None);
+    adapter.spec.manifest.adapter_of = Some(format!("sha256:{}", "b".repeat(64)));
+    let valid = adapter.validate().unwrap();
+    let verdict = verified();
+    let facts = Facts {
+        object: &adapter,
+        valid: Ok(&valid),
+        verdict: Some(&verdict),
+        refusal: adapter_refusal(&adapter),
+        rollout: None,
+        contested: &[],
+    };
+    let status = status(&facts, Timestamp::UNIX_EPOCH);
+    let of = |kind: &str| {
+        let mut conditions = status.conditions.iter();
+        conditions
+            .find(|condition| condition.type_ == kind)
+            .unwrap()
+    };
+    for kind in [conditions::ADMITTED, CONDITION_READY, CONDITION_STALLED] {
+        assert_eq!(of(kind).reason, "AdaptersUnsupported", "{kind}");
+        assert!(
+            of(kind).message.contains("merge it into its base"),
+            "{kind}"
+        );
+    }
+    assert_eq!(of(CONDITION_READY).status, "False");
+}

@@ -196,3 +196,88 @@ fn mistakes_are_told_with_the_remedy() {
     .unwrap();
     assert!(run(args).unwrap_err().to_string().contains("move it away"));
 }
+
+/// `peft`'s own adapter, of the model it was made for and of another one.
+#[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in full")]
+fn an_adapter_is_signed_as_a_version_of_its_base_and_of_no_other() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model/tests/golden");
+    let model = Model::new();
+    let base = model.path("models/tiny");
+    fs::copy(
+        golden.join("llama-f32/config.json"),
+        format!("{base}/config.json"),
+    )
+    .unwrap();
+    let adapter = model.path("adapter");
+    fs::create_dir(&adapter).unwrap();
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(
+            golden.join("adapters/all").join(name),
+            format!("{adapter}/{name}"),
+        )
+        .unwrap();
+    }
+    let object = model.path("objects/tiny-support.yaml");
+    let sign = |more: &[&str]| {
+        let key = model.path("release.key");
+        let mut words = vec![
+            "sign",
+            &adapter,
+            "--model",
+            "tiny-support",
+            "--version",
+            "1",
+        ];
+        words.extend(["--key", &key, "--emit-manifest", &object]);
+        words.extend(more);
+        run(Args::try_parse_from(words)?)
+    };
+    let why = |result: Result<()>| format!("{:#}", result.unwrap_err());
+    let alone = why(sign(&[]));
+    assert!(alone.contains("name its base with --adapter-of"), "{alone}");
+    let unsigned = why(sign(&["--adapter-of", &base]));
+    assert!(
+        unsigned.contains("of a version that is signed already: sign that first"),
+        "{unsigned}"
+    );
+    model.sign(&[]).unwrap();
+    sign(&["--adapter-of", &base]).unwrap();
+    let manifest = fs::read(format!("{base}/weir-manifest.json")).unwrap();
+    let yaml: serde_yaml::Value =
+        serde_yaml::from_str(&fs::read_to_string(&object).unwrap()).unwrap();
+    let written = &yaml["spec"]["manifest"];
+    assert_eq!(written["adapterOf"], Digest::of(&manifest).to_string());
+    assert_eq!(written["architecture"], "LlamaForCausalLM");
+    assert_eq!(written["precision"], "f32");
+    assert_eq!(written["contextTokens"], 128);
+
+    let longer = why(sign(&["--adapter-of", &base, "--context-tokens", "129"]));
+    assert!(
+        longer.contains("128 tokens of context, 129 were asked for"),
+        "{longer}"
+    );
+    let of_adapter = why(sign(&["--adapter-of", &adapter]));
+    assert!(
+        of_adapter.contains("is of an adapter itself"),
+        "{of_adapter}"
+    );
+    fs::write(format!("{adapter}/tokenizer.json"), "{\"a\":1}").unwrap();
+    let tokenizer = why(sign(&["--adapter-of", &base]));
+    assert!(
+        tokenizer.contains("is another one than the base's"),
+        "{tokenizer}"
+    );
+    fs::remove_file(format!("{adapter}/tokenizer.json")).unwrap();
+    fs::copy(
+        golden.join("qwen3/config.json"),
+        format!("{base}/config.json"),
+    )
+    .unwrap();
+    model.sign(&[]).unwrap();
+    let other = why(sign(&["--adapter-of", &base]));
+    assert!(
+        other.contains("is no adapter of the model in") && other.contains("has shape"),
+        "{other}"
+    );
+}

@@ -75,6 +75,10 @@ fn version_verified(serving: &Serving, entry: &Entry<ModelVersion>) -> Condition
 
 fn version_admitted(serving: &Serving, entry: &Entry<ModelVersion>) -> ConditionNow {
     let pool = &entry.valid.pool;
+    if let Some(message) = serving.misplaced(entry) {
+        let reason = reasons::BASE_MISMATCH;
+        return ConditionNow::new(conditions::ADMITTED, false, reason, message);
+    }
     if serving.catalog.pools.contains_key(pool) {
         return ConditionNow::new(
             conditions::ADMITTED,
@@ -110,6 +114,11 @@ fn version_ready(
     }
     if let Some(Err(unverified)) = serving.verdicts.get(&valid.name) {
         return say(false, &unverified.reason, unverified.message.clone());
+    }
+    if let Some(base) = &valid.manifest.adapter_of
+        && let Some((reason, message)) = serving.workers.against_adapter(base, &valid.name)
+    {
+        return say(false, &reason, message);
     }
     for state in workers {
         match state {

@@ -17,11 +17,11 @@ use crate::up::supervisor::WorkerState;
 use weir_operator::request;
 
 /// What all models are decided with.
-struct Look {
+pub(super) struct Look {
     /// The object of each digest.
-    names: BTreeMap<String, String>,
+    pub(super) names: BTreeMap<String, String>,
     /// Workers as the gateway sees them.
-    workers: Vec<WorkerView>,
+    pub(super) workers: Vec<WorkerView>,
 }
 
 impl Serving {
@@ -88,6 +88,7 @@ impl Serving {
                 );
             }
         }
+        self.kept = self.keep_bases(&mut wanted, &look.names);
         self.wanted = wanted;
         self.stable = stable;
     }
@@ -125,7 +126,7 @@ impl Serving {
     }
 
     /// A version's digest: of what was verified, else of what the object claims.
-    fn digest(&self, entry: &Entry<ModelVersion>) -> String {
+    pub(super) fn digest(&self, entry: &Entry<ModelVersion>) -> String {
         if let Some(Ok(verified)) = self.verdicts.get(&entry.valid.name) {
             return verified.digest.clone();
         }
@@ -177,6 +178,7 @@ impl Serving {
             Some(Ok(_)) if self.refused.contains_key(name) => {
                 Verification::Refused(reasons::START_FAILED.to_owned())
             }
+            Some(Ok(_)) if self.misplaced(entry).is_some() => Verification::Pending,
             Some(Ok(_)) if self.catalog.pools.contains_key(&entry.valid.pool) => {
                 Verification::Verified
             }
@@ -192,6 +194,14 @@ impl Serving {
     fn replicas(&self, placed: &Placed, look: &Look) -> Option<(VersionId, ReplicasSeen)> {
         let digest = &placed.verified.digest;
         let name = look.names.get(digest)?;
+        let id = VersionId::new(placed.entry.valid.version, digest.clone());
+        if let Some(base) = placed.verified.adapter_of() {
+            return Some((id, self.adapter_replicas((name, digest), &base, look)));
+        }
+        if self.kept.contains(name) {
+            // They are there for adapters, and none of the rollout's business.
+            return None;
+        }
         let mut seen = ReplicasSeen::default();
         let mut failures = Vec::new();
         for (worker_name, worker) in self
@@ -212,10 +222,7 @@ impl Serving {
         }
         seen.exits = self.exits.get(name).copied().unwrap_or(0);
         seen.start_failures = failures.into_iter().min().unwrap_or(0);
-        Some((
-            VersionId::new(placed.entry.valid.version, digest.clone()),
-            seen,
-        ))
+        Some((id, seen))
     }
 
     /// Whether a person asked that the model be served no more: what serves is retired, and there is nothing else.

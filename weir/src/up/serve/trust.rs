@@ -1,9 +1,12 @@
 //! Which versions may serve: the trust policy in force, and the verdicts under it.
 
+use weir_api::ModelVersion;
 use weir_manifest::TrustPolicySpec;
 
 use super::Serving;
+use crate::up::catalog::Entry;
 use crate::up::problem::Problem;
+use crate::up::verify::Verified;
 
 impl Serving {
     /// A policy that is wrong changes nothing, like every other object that is wrong; one that is deleted trusts nobody.
@@ -48,12 +51,20 @@ impl Serving {
             .retain(|name| self.catalog.versions.contains_key(name));
         self.fetches
             .retain(|name| self.catalog.versions.contains_key(name));
-        for (name, entry) in &self.catalog.versions {
+        let versions = &self.catalog.versions;
+        let is_adapter = |entry: &&Entry<ModelVersion>| entry.valid.manifest.adapter_of.is_some();
+        // An adapter's verdict rests on its base's.
+        let models = versions.values().filter(|entry| !is_adapter(entry));
+        for entry in models.chain(versions.values().filter(is_adapter)) {
+            let verdicts = self.verdicts.values();
+            let mut known: Vec<&Verified> = verdicts.filter_map(|v| v.as_ref().ok()).collect();
+            // What serves although its object is gone has been verified too.
+            known.extend(self.placed.values().map(|placed| &placed.verified));
             let verdict = self
                 .verifier
-                .verdict(entry, &self.trust, &mut self.fetches)
+                .verdict(entry, &self.trust, &mut self.fetches, &known)
                 .await;
-            self.verdicts.insert(name.clone(), verdict);
+            self.verdicts.insert(entry.valid.name.clone(), verdict);
         }
     }
 

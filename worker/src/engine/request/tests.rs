@@ -1,5 +1,11 @@
 use super::*;
 
+const ADAPTER: ServedAdapter = ServedAdapter {
+    id: AdapterId(3),
+    content: [7; 32],
+    context_tokens: 50,
+};
+
 fn served() -> Served {
     Served {
         version_digest: "sha256:aa".to_owned(),
@@ -7,6 +13,7 @@ fn served() -> Served {
         vocab: 300,
         context_tokens: 100,
         scores_prompts: true,
+        adapters: [("sha256:bb".to_owned(), ADAPTER)].into(),
     }
 }
 
@@ -49,6 +56,13 @@ fn what_cannot_be_carried_out_is_refused_with_its_code() {
         case("short id", invalid, |s| s.run = vec![1; 15].into()),
         case("other version", Code::UnknownVersion, |s| {
             s.version_digest.clear();
+        }),
+        case("an adapter", None, |s| {
+            s.version_digest = "sha256:bb".to_owned();
+        }),
+        case("full context of an adapter", Code::TooLarge, |s| {
+            s.version_digest = "sha256:bb".to_owned();
+            s.prompt = vec![5; 50];
         }),
         case("no prompt", invalid, |s| s.prompt.clear()),
         case("full context", Code::TooLarge, |s| s.prompt = vec![5; 100]),

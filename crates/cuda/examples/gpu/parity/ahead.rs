@@ -83,6 +83,7 @@ fn submit(scheduler: &mut Scheduler, work: Work) -> Result<(), Failure> {
             priority: Priority::Standard,
             scope: None,
             group: id,
+            adapter: None,
             uncached: false,
         })?;
     }

@@ -5,7 +5,7 @@ use super::quant::{QuantArgs, QuantRows};
 use super::{Kernels, Shared};
 use crate::cpu::pool::Pool;
 use crate::quant::{PANEL, QuantKind, QuantMatrix, Weights};
-use crate::weights::{Matrix, WeightType};
+use crate::weights::Matrix;
 
 /// Products in a job.
 const PRODUCTS_MAX: usize = 4;
@@ -174,14 +174,7 @@ impl Kernels {
                     tokens: job.tokens,
                     accumulate: job.accumulate,
                 };
-                let gemm = match weights.dtype {
-                    WeightType::F32 => self.gemm_f32,
-                    WeightType::Bf16 => self.gemm_bf16,
-                    WeightType::F16 => self.gemm_f16,
-                    WeightType::Blocks(_) => {
-                        unreachable!("weights in blocks are quantized when they are loaded")
-                    }
-                };
+                let gemm = self.gemm_of(weights);
                 // SAFETY: shapes were checked before the job; each task writes the columns of its own rows; the table is only
                 // made for a machine that has the instructions.
                 unsafe { gemm(&args, units) };
