@@ -30,6 +30,16 @@ pub struct Usage {
     pub cost_micros: u64,
 }
 
+/// Tokens of a run that were computed before the ones in front of them were known. They are no part of what is billed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Guesses {
+    /// Guessed and computed.
+    pub drafted_tokens: u64,
+    /// Those that came true: each saved a step, and is one of the output tokens.
+    pub accepted_tokens: u64,
+}
+
 /// A token's log-probability in a delta.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -125,6 +135,9 @@ pub enum EventKind {
         finish_reason: FinishReason,
         /// What it consumed.
         usage: Usage,
+        /// Where tokens were guessed ahead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        guesses: Option<Guesses>,
     },
     /// Ended short of completion: `cancelled`, `interrupted`, `failed` or `expired`, as `status` says.
     Ended {
@@ -155,6 +168,7 @@ impl EventKind {
             status: RunStatus::Completed,
             finish_reason,
             usage,
+            guesses: None,
         }
     }
 }

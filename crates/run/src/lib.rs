@@ -14,8 +14,8 @@ pub mod testing;
 mod verdict;
 
 pub use event::{
-    DecodeEventError, Event, EventKind, FinishReason, PromptLogprob, TokenLogprob, ToolCallDelta,
-    Usage, event_name,
+    DecodeEventError, Event, EventKind, FinishReason, Guesses, PromptLogprob, TokenLogprob,
+    ToolCallDelta, Usage, event_name,
 };
 pub use id::{Epoch, ParseRunIdError, RunId, Sequence};
 pub use life::{Extension, Illegal, NotExtended, Progress, Step, Terminal, next};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use weir_protocol::worker::{Row, finish::Reason};
 use weir_run::{
-    Epoch, EventKind, FinishReason, Price, Run, RunId, RunStatus, Sequence, Start, Terminal, Usage,
-    Verdict,
+    Epoch, EventKind, FinishReason, Guesses, Price, Run, RunId, RunStatus, Sequence, Start,
+    Terminal, Usage, Verdict,
 };
 use weir_store::fault::broken;
 use weir_store::{Append, EventRecord};
@@ -61,6 +61,8 @@ pub(crate) struct Writer {
     /// Of the first choice: how its text begins, and whether it goes round in circles.
     pub(super) beginning: String,
     pub(super) looping: Looping,
+    /// Tokens of it that its worker guessed ahead.
+    guesses: Option<Guesses>,
     /// Whether it has text or calls of tools: a token that only ends it is neither.
     pub(super) has_content: bool,
 }
@@ -144,6 +146,7 @@ impl Writer {
             expected: None,
             beginning: String::new(),
             looping: Looping::default(),
+            guesses: None,
             has_content: false,
         }
     }
@@ -227,6 +230,10 @@ impl Writer {
         }
         let choice_finish_reason = finish_reason.filter(|_| self.choices > 1 && self.started);
         let run_finished = row.run_finished;
+        self.guesses = row.guesses.map(|guesses| Guesses {
+            drafted_tokens: guesses.drafted,
+            accepted_tokens: guesses.accepted,
+        });
         if row.tokens > 0
             || (self.started && !row.text.is_empty())
             || !row.tool_calls.is_empty()
@@ -331,7 +338,12 @@ impl Writer {
         self.ended = true;
         let usage = self.usage();
         let kind = match ending.finish_reason {
-            Some(finish_reason) => EventKind::completed(finish_reason, usage),
+            Some(finish_reason) => EventKind::Completed {
+                status: RunStatus::Completed,
+                finish_reason,
+                usage,
+                guesses: self.guesses,
+            },
             None => EventKind::Ended {
                 status: ending.status,
                 reason: ending.reason.clone(),

@@ -2,12 +2,12 @@
 
 use http::{Response, StatusCode};
 use weir_protocol::error::ErrorCode;
-use weir_run::{Event, EventKind, FinishReason, PromptLogprob, Run, TokenLogprob, Usage};
+use weir_run::{Event, EventKind, FinishReason, PromptLogprob, Run, TokenLogprob};
 
 use super::called::Called;
 use super::chunk::object_id;
 use super::outcome::ended;
-use super::wire::{Answer, AnswerChoice, AnswerMessage, CompletionLogprobs, EndedBy};
+use super::wire::{Answer, AnswerChoice, AnswerMessage, CompletionLogprobs, EndedBy, OpenAiUsage};
 use super::{Kind, Presentation};
 use crate::error::{ApiError, ApiResult};
 use crate::http::body::Body;
@@ -59,9 +59,11 @@ pub(super) async fn answer(
             EventKind::Completed {
                 finish_reason,
                 usage,
+                guesses,
                 ..
             } => {
                 let outcome = (choices, prompt);
+                let usage = OpenAiUsage::new(usage, guesses);
                 return Ok(completed(run, presentation, outcome, finish_reason, usage));
             }
             EventKind::Ended { status, reason, .. } => return Ok(ended(status, &reason)),
@@ -90,7 +92,7 @@ fn completed(
     presentation: &Presentation,
     (choices, prompt): (Vec<Choice>, Vec<PromptLogprob>),
     finish_reason: FinishReason,
-    usage: Usage,
+    usage: OpenAiUsage,
 ) -> Response<Body> {
     let choices = choices
         .into_iter()
@@ -112,7 +114,7 @@ fn completed(
         created: run.created_at_ms / 1000,
         model: &run.model,
         choices,
-        usage: usage.into(),
+        usage,
     };
     json(StatusCode::OK, &answer)
 }

@@ -4,13 +4,11 @@ use std::borrow::Cow;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
-use weir_run::{
-    Event, EventKind, FinishReason, PromptLogprob, Run, TokenLogprob, ToolCallDelta, Usage,
-};
+use weir_run::{Event, EventKind, FinishReason, PromptLogprob, Run, TokenLogprob, ToolCallDelta};
 
 use super::around::Around;
 use super::outcome::Envelope;
-use super::wire::{ChatChunk, ChunkChoice, CompletionLogprobs, Delta, EndedBy};
+use super::wire::{ChatChunk, ChunkChoice, CompletionLogprobs, Delta, EndedBy, OpenAiUsage};
 use super::{Kind, Presentation};
 use crate::http::sse::Shape;
 use crate::hub::Frame;
@@ -69,7 +67,7 @@ impl Chunks {
         self.around.as_ref().map(|around| around.text(text))
     }
 
-    fn write(&self, out: &mut BytesMut, choices: &[ChunkChoice<'_>], usage: Option<Usage>) {
+    fn write(&self, out: &mut BytesMut, choices: &[ChunkChoice<'_>], usage: Option<OpenAiUsage>) {
         let object = match self.presentation.kind {
             Kind::Chat => "chat.completion.chunk",
             Kind::Completion => "text_completion",
@@ -82,10 +80,7 @@ impl Chunks {
                 created: self.created,
                 model: &self.model,
                 choices,
-                usage: self
-                    .presentation
-                    .include_usage
-                    .then(|| usage.map(Into::into)),
+                usage: self.presentation.include_usage.then_some(usage),
             },
         );
     }
@@ -203,7 +198,7 @@ impl Chunks {
         self.write(out, &[choice], None);
     }
 
-    fn completed(&mut self, out: &mut BytesMut, reason: FinishReason, usage: Usage) {
+    fn completed(&mut self, out: &mut BytesMut, reason: FinishReason, usage: OpenAiUsage) {
         for index in 0..self.choices.len() as u32 {
             self.finish(out, index, reason);
         }
@@ -244,8 +239,9 @@ impl Shape for Chunks {
             EventKind::Completed {
                 finish_reason,
                 usage,
+                guesses,
                 ..
-            } => self.completed(&mut out, finish_reason, usage),
+            } => self.completed(&mut out, finish_reason, OpenAiUsage::new(usage, guesses)),
             EventKind::Ended { status, reason, .. } => {
                 data(&mut out, &Envelope::new(status.as_str(), &reason));
                 out.put_slice(b"data: [DONE]\n\n");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use weir_run::{FinishReason, PromptLogprob, TokenLogprob, ToolCallDelta, Usage};
+use weir_run::{FinishReason, Guesses, PromptLogprob, TokenLogprob, ToolCallDelta, Usage};
 
 use super::called::WholeCall;
 
@@ -158,12 +158,27 @@ struct PromptDetails {
 }
 
 #[derive(Clone, Copy, Serialize)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "clients know them by these names"
+)]
 struct CompletionDetails {
     reasoning_tokens: u64,
+    /// Tokens guessed ahead that came true; they are among the completion's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted_prediction_tokens: Option<u64>,
+    /// Tokens guessed ahead that did not; they are among nobody's, and not billed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rejected_prediction_tokens: Option<u64>,
 }
 
-impl From<Usage> for OpenAiUsage {
-    fn from(usage: Usage) -> Self {
+impl OpenAiUsage {
+    pub(super) fn new(usage: Usage, guesses: Option<Guesses>) -> Self {
+        let rejected = |guesses: Guesses| {
+            guesses
+                .drafted_tokens
+                .saturating_sub(guesses.accepted_tokens)
+        };
         Self {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.output_tokens,
@@ -173,6 +188,8 @@ impl From<Usage> for OpenAiUsage {
             },
             completion_tokens_details: CompletionDetails {
                 reasoning_tokens: 0,
+                accepted_prediction_tokens: guesses.map(|guesses| guesses.accepted_tokens),
+                rejected_prediction_tokens: guesses.map(rejected),
             },
         }
     }

@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::site::{Site, wait_for};
+use crate::site::{Site, ask, wait_for};
 
 fn chat() -> Value {
     json!({"model": "tiny", "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}], "max_tokens": 3})
@@ -279,4 +279,33 @@ async fn models_lists_what_the_key_may_use() {
     assert_eq!(acme.get("/v1/models/tiny").await.body["id"], "tiny");
     let other = acme.get("/v1/models/gpt-4").await;
     assert_eq!((other.status, other.code()), (403, "model_not_permitted"));
+}
+
+/// Tokens guessed ahead are told in the run's last event, in an answer and at the end of a stream, and change nothing of what is billed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guesses_are_told_where_clients_look_and_not_billed() {
+    let (site, worker) = Site::new(false).await;
+    let acme = site.client("acme");
+    let mut body = with("stream", json!(true));
+    body["stream_options"] = json!({"include_usage": true});
+    let stream = acme.stream("/v1/chat/completions", &body).await;
+    wait_for("the run", || worker.held() == 1).await;
+    worker.generate(2);
+    worker.end_with_guesses(9, 4);
+    let data = stream.data().await;
+    let last: Value = serde_json::from_str(&data[data.len() - 2]).unwrap();
+    let details = json!({"reasoning_tokens": 0, "accepted_prediction_tokens": 4, "rejected_prediction_tokens": 5});
+    assert_eq!(last["usage"]["completion_tokens_details"], details);
+    assert_eq!(last["usage"]["completion_tokens"], 3);
+    let run = acme.post("/inference", &ask(8)).await.run();
+    wait_for("the second run", || worker.submits().len() == 2).await;
+    worker.generate(1);
+    worker.end_with_guesses(2, 0);
+    let events = acme.all_events(&run, 0).await;
+    let end = &events.last().unwrap().data;
+    assert_eq!(
+        end["guesses"],
+        json!({"draftedTokens": 2, "acceptedTokens": 0})
+    );
+    assert_eq!(end["usage"]["outputTokens"], 2);
 }

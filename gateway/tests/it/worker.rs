@@ -11,9 +11,9 @@ use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 use weir_protocol::worker::worker_server::{Worker, WorkerServer};
 use weir_protocol::worker::{
-    Attach, EngineLimits, Finish, GatewayFrame, HeldRun, LoadedModel, Logprob, Pong, PromptToken,
-    Rejected, Row, Started, StepOutput, Submit, Welcome, WorkerFrame, WorkerStatus, finish::Reason,
-    gateway_frame, logprob::Top, rejected::Code,
+    Attach, EngineLimits, Finish, GatewayFrame, Guesses, HeldRun, LoadedModel, Logprob, Pong,
+    PromptToken, Rejected, Row, Started, StepOutput, Submit, Welcome, WorkerFrame, WorkerStatus,
+    finish::Reason, gateway_frame, logprob::Top, rejected::Code,
 };
 
 type Outbound = mpsc::UnboundedSender<Result<WorkerFrame, Status>>;
@@ -226,6 +226,29 @@ impl FakeWorker {
                     ..Row::default()
                 });
                 run.finished |= last;
+            }
+            state.pump();
+        });
+    }
+
+    /// Makes the last row of every live run, and says how many of its tokens were guessed ahead.
+    pub(crate) fn end_with_guesses(&self, drafted: u64, accepted: u64) {
+        self.with(|state| {
+            for (id, run) in state.runs.iter_mut().filter(|(_, run)| !run.finished) {
+                run.rows.push(Row {
+                    run: id.clone().into(),
+                    index: run.rows.len() as u64,
+                    tokens: 1,
+                    finish: Some(Finish {
+                        reason: Reason::Stop.into(),
+                        ..Finish::default()
+                    }),
+                    run_finished: true,
+                    started: (run.rows.is_empty()).then(Started::default),
+                    guesses: Some(Guesses { drafted, accepted }),
+                    ..Row::default()
+                });
+                run.finished = true;
             }
             state.pump();
         });

@@ -47,6 +47,19 @@ fn events_are_the_bytes_of_the_contract() {
             r#"{"sequence":7,"status":"completed","finishReason":"stop","usage":{"promptTokens":11,"cachedTokens":0,"outputTokens":2,"costMicros":19}}"#,
         ),
         (
+            "completed",
+            EventKind::Completed {
+                status: RunStatus::Completed,
+                finish_reason: FinishReason::Length,
+                usage: usage(),
+                guesses: Some(Guesses {
+                    drafted_tokens: 9,
+                    accepted_tokens: 4,
+                }),
+            },
+            r#"{"sequence":7,"status":"completed","finishReason":"length","usage":{"promptTokens":11,"cachedTokens":0,"outputTokens":2,"costMicros":19},"guesses":{"draftedTokens":9,"acceptedTokens":4}}"#,
+        ),
+        (
             "interrupted",
             EventKind::Ended {
                 status: RunStatus::Interrupted,
