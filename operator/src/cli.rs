@@ -16,6 +16,7 @@ use weir_telemetry::service::{Failure, Service};
 use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::apply::Applier;
+use crate::authority::{Authority, Lives};
 use crate::board::Board;
 use crate::controllers::{Controllers, Counts};
 use crate::events::Events;
@@ -62,6 +63,13 @@ pub struct OperatorArgs {
     /// Seconds that a worker may take to finish its runs.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub worker_drain_s: u64,
+    /// Make gateways and workers prove themselves to each other by TLS: keep an authority of this namespace, issue their certificates into
+    /// the Secrets weir-gateway-identity and weir-worker-identity, and renew them. Gateways need --workload-identity then.
+    #[arg(long, env = "WEIR_MUTUAL_TLS")]
+    pub mutual_tls: bool,
+    /// Hours that such a certificate lives; it is renewed at two thirds, and the authority lives twelve times as long.
+    #[arg(long, value_name = "HOURS", default_value_t = 720, value_parser = clap::value_parser!(u32).range(1..=8784), requires = "mutual_tls")]
+    pub certificate_hours: u32,
     /// Name of this process among several operators; the pod's name where it is not given.
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub identity: Option<String>,
@@ -91,6 +99,8 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
         worker_image,
         artifacts,
         worker_drain_s,
+        mutual_tls,
+        certificate_hours,
         identity,
         admin,
         log_format: _,
@@ -99,10 +109,8 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
     let client = prompt(&config)?;
     let watching = Client::try_from(config)?;
-    let identity = match identity {
-        Some(identity) => identity,
-        None => format!("operator-{:08x}", getrandom::u32()?),
-    };
+    let made_up = format!("operator-{:08x}", getrandom::u32()?);
+    let identity = identity.unwrap_or(made_up);
     tracing::info!(namespace, identity, worker_image, artifacts, "starting");
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     readiness.set_not_ready("watches", "not everything was listed yet");
@@ -131,13 +139,22 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
         world,
         gateways.clone(),
         Started {
-            namespace,
             identity,
             leadership,
             metrics,
-            shape: (worker_image, artifacts, worker_drain_s),
+            shape: Shape {
+                namespace,
+                worker_image,
+                artifacts,
+                drain_s: worker_drain_s,
+                is_mutual: mutual_tls,
+            },
         },
     )?;
+    if mutual_tls {
+        let life = Duration::from_hours(certificate_hours.into());
+        tokio::spawn(authority(&controllers, life).run(stop.clone()));
+    }
     tokio::spawn(gateways.run(stop.clone()));
     // The lease is given back only when nothing is written any more.
     let released = CancellationToken::new();
@@ -147,6 +164,15 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
     elected.await?;
     admin.abort();
     Ok(())
+}
+
+/// What issues certificates that live so long.
+fn authority(controllers: &Controllers, certificate: Duration) -> Authority {
+    Authority {
+        applier: controllers.models.applier.clone(),
+        namespace: controllers.models.shape.namespace.clone(),
+        lives: Lives { certificate },
+    }
 }
 
 /// A client for everything but watches, which may be silent for long.
@@ -160,11 +186,10 @@ fn prompt(config: &Config) -> Result<Client, kube::Error> {
 }
 
 struct Started {
-    namespace: String,
     identity: String,
     leadership: crate::leader::Leadership,
     metrics: Metrics,
-    shape: (String, String, u64),
+    shape: Shape,
 }
 
 fn controllers(
@@ -174,13 +199,12 @@ fn controllers(
     started: Started,
 ) -> Result<Controllers, Failure> {
     let Started {
-        namespace,
         identity,
         leadership,
         metrics,
-        shape: (worker_image, artifacts, drain_s),
+        shape,
     } = started;
-    let applier = Applier::new(client.clone(), &namespace, leadership.clone());
+    let applier = Applier::new(client.clone(), &shape.namespace, leadership.clone());
     let mut entropy = [0; 32];
     getrandom::fill(&mut entropy)?;
     let board = Board::default();
@@ -190,14 +214,9 @@ fn controllers(
             gateways: gateways.clone(),
             applier: applier.clone(),
             leadership: leadership.clone(),
-            verifier: Arc::new(Verifier::new(&artifacts, world.agenda.clone())),
+            verifier: Arc::new(Verifier::new(&shape.artifacts, world.agenda.clone())),
             events: Events::new(client.clone(), &identity),
-            shape: Shape {
-                namespace,
-                worker_image,
-                artifacts,
-                drain_s,
-            },
+            shape,
             board: board.clone(),
             entropy,
             memories: parking_lot::Mutex::default(),

@@ -4,6 +4,7 @@
 //! then [`model`] (one look at a model: see, verify, decide, write down, carry out, tell), then [`apply`] (the writes and their fences).
 
 pub mod apply;
+mod authority;
 pub mod board;
 pub mod cli;
 pub mod compare;

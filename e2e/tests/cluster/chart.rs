@@ -46,6 +46,7 @@ pub(crate) const TOGGLES: &[(&str, &[&str])] = &[
     ),
     ("uninstall.sweep", &["uninstall.sweep=false"]),
     ("gateway.tls", &["gateway.tls.secretName=tls-of-weir"]),
+    ("mutualTLS.enabled", &["mutualTLS.enabled=true"]),
     ("podSecurityContext", &["podSecurityContext=null"]),
 ];
 

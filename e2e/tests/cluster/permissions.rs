@@ -115,9 +115,19 @@ fn allowed(plane: &Shared, account: &str, space: &str, resources: &[String]) -> 
         .iter()
         .map(|(verb, resource)| review(account, space, verb, resource))
         .collect();
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
-    let said = plane
-        .kubectl()
+    let answers = answers(plane.kubectl(), &items);
+    questions
+        .iter()
+        .zip(answers)
+        .filter(|(_, is_allowed)| *is_allowed)
+        .map(|((verb, resource), _)| format!("{verb} {resource}"))
+        .collect()
+}
+
+/// What is allowed of what these reviews ask for.
+fn answers(kubectl: &Kubectl, reviews: &[Value]) -> Vec<bool> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": reviews}).to_string();
+    let said = kubectl
         .say(&["create", "-o", "json", "-f", "-"], Some(&list))
         .unwrap();
     assert!(said.ok, "{}", said.err);
@@ -129,14 +139,45 @@ fn allowed(plane: &Shared, account: &str, space: &str, resources: &[String]) -> 
         [list] if list["kind"] == "List" => list["items"].as_array().unwrap().clone(),
         _ => answers,
     };
-    assert_eq!(answers.len(), questions.len());
-    questions
+    assert_eq!(answers.len(), reviews.len());
+    let allowed = answers
         .iter()
-        .zip(&answers)
-        .filter(|(_, answer)| answer["status"]["allowed"] == true)
-        .map(|((verb, resource), _)| format!("{verb} {resource}"))
-        .collect()
+        .map(|answer| answer["status"]["allowed"] == true);
+    allowed.collect()
 }
+
+/// Rights on these Secrets by name: beyond what their holders may with every Secret.
+fn certificates_are_written_by_the_operator_only(kubectl: &Kubectl) {
+    let accounts = ["weir-operator", "weir-gateway", "weir-worker"];
+    let secrets = IDENTITIES.iter().chain(&["weir-store"]);
+    let mut asked = vec![];
+    for secret in secrets {
+        for (account, verb) in accounts
+            .iter()
+            .flat_map(|account| VERBS.iter().map(move |verb| (*account, *verb)))
+        {
+            let mut review = review(account, "rights", verb, "secrets");
+            review["spec"]["resourceAttributes"]["name"] = json!(secret);
+            let wanted = match (account, verb) {
+                ("weir-operator", "patch") => IDENTITIES.contains(secret),
+                ("weir-operator" | "weir-gateway", "get") => true,
+                _ => false,
+            };
+            asked.push((format!("{account}: {verb} {secret}"), review, wanted));
+        }
+    }
+    let reviews: Vec<Value> = asked.iter().map(|(_, review, _)| review.clone()).collect();
+    for ((question, _, wanted), found) in asked.iter().zip(answers(kubectl, &reviews)) {
+        assert_eq!(found, *wanted, "{question}");
+    }
+}
+
+/// The Secrets that the operator keeps certificates in.
+const IDENTITIES: [&str; 3] = [
+    "weir-authority",
+    "weir-gateway-identity",
+    "weir-worker-identity",
+];
 
 fn expected(rights: &[(&str, &[&str])]) -> Rights {
     let own = rights
@@ -159,6 +200,7 @@ fn no_account_may_do_more_than_it_must() {
     kubectl
         .run(&["apply", "--server-side", "-n", "rights", "-f", &file])
         .unwrap();
+    certificates_are_written_by_the_operator_only(kubectl);
     let resources = resources(kubectl);
     assert!(resources.len() > 60, "{resources:?}");
     let accounts: [(&str, Grants); 3] = [

@@ -6,6 +6,7 @@ use weir_manifest::{TrustPolicySpec, VersionClaim};
 use weir_rollout::VersionId;
 
 use super::template::{self, Refused};
+use crate::authority;
 use crate::names;
 
 /// Where workers take sessions.
@@ -14,6 +15,8 @@ pub const SESSION_PORT: u16 = 7000;
 pub const ADMIN_PORT: u16 = 9090;
 /// Where a worker finds what it is to load.
 const PLAN_FOLDER: &str = "/etc/weir";
+/// Where it finds what it proves itself with.
+const IDENTITY_FOLDER: &str = "/etc/weir-identity";
 /// Beyond the drain: time to flush frames and end.
 const AFTER_DRAIN_S: u64 = 10;
 /// Memory of a worker beside weights and KV: tokenizer, masks, activations.
@@ -30,6 +33,8 @@ pub struct Shape {
     pub artifacts: String,
     /// How long a worker may take to finish its runs.
     pub drain_s: u64,
+    /// Whether gateways and workers prove themselves to each other.
+    pub is_mutual: bool,
 }
 
 /// A version whose signature holds.
@@ -230,6 +235,15 @@ fn pod(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {
         json!({"name": "plan", "mountPath": PLAN_FOLDER, "readOnly": true}),
         json!({"name": "tmp", "mountPath": "/tmp"}),
     ];
+    if meta.shape.is_mutual {
+        // By item: the pod waits for the certificate, should it not be issued yet.
+        let items = ["tls.crt", "tls.key", "ca.crt"].map(|key| json!({"key": key, "path": key}));
+        volumes.push(json!({
+            "name": "identity",
+            "secret": {"secretName": authority::WORKERS, "defaultMode": 0o440, "items": items},
+        }));
+        mounts.push(json!({"name": "identity", "mountPath": IDENTITY_FOLDER, "readOnly": true}));
+    }
     artifact(meta, &mut volumes, &mut mounts);
     let mut spec = json!({
         "automountServiceAccountToken": false,
@@ -329,14 +343,19 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
         ("log-format", "json".to_owned()),
     ];
     let kv_bytes = engine.kv_bytes.map(|bytes| ("kv-bytes", bytes.to_string()));
+    let callers = if meta.shape.is_mutual {
+        format!("--workload-identity={IDENTITY_FOLDER}")
+    } else {
+        // NetworkPolicies keep others away.
+        "--plain-sessions".to_owned()
+    };
     let drafts = engine.draft_tokens;
     options
         .into_iter()
         .chain(kv_bytes)
         .chain(drafts.map(|tokens| ("draft-tokens", tokens.to_string())))
         .map(|(name, value)| format!("--{name}={value}"))
-        // NetworkPolicies keep others away.
-        .chain(["--plain-sessions".to_owned()])
+        .chain([callers])
         .collect()
 }
 

@@ -38,6 +38,10 @@ fn pool(more: &Value) -> ValidGpuPool {
 }
 
 fn made(uri: &str, more: &Value) -> Result<Children, Refused> {
+    made_with(uri, more, false)
+}
+
+fn made_with(uri: &str, more: &Value, is_mutual: bool) -> Result<Children, Refused> {
     let version = version(uri);
     let (id, claim) = (
         VersionId::new(2, claimed_digest(&version)),
@@ -47,6 +51,7 @@ fn made(uri: &str, more: &Value) -> Result<Children, Refused> {
         namespace: "ns".to_owned(),
         worker_image: "weir-worker:1".to_owned(),
         artifacts: "/artifacts".to_owned(),
+        is_mutual,
         drain_s: 300,
     };
     let trust = TrustPolicySpec::default();
@@ -82,6 +87,38 @@ fn a_worker_keeps_to_the_restricted_profile() {
         );
     }
     assert_eq!(pod["terminationGracePeriodSeconds"], 310);
+}
+
+#[test]
+fn a_worker_asks_gateways_who_they_are_where_certificates_are_issued_and_else_says_that_it_does_not()
+ {
+    let of = |is_mutual| made_with("pvc://models/tiny/v2", &json!({}), is_mutual).unwrap();
+    let pod = |children: &Children| children.deployment["spec"]["template"]["spec"].clone();
+    let (plain, mutual) = (pod(&of(false)), pod(&of(true)));
+    let has = |pod: &Value, argument: &str| {
+        let arguments = pod["containers"][0]["args"].as_array().unwrap();
+        arguments.contains(&json!(argument))
+    };
+    let folder = "--workload-identity=/etc/weir-identity";
+    assert!(has(&plain, "--plain-sessions") && !has(&plain, folder));
+    assert!(has(&mutual, folder) && !has(&mutual, "--plain-sessions"));
+    let mount = json!({"name": "identity", "mountPath": "/etc/weir-identity", "readOnly": true});
+    let mounts = mutual["containers"][0]["volumeMounts"].as_array().unwrap();
+    assert!(mounts.contains(&mount));
+    let volumes = mutual["volumes"].as_array().unwrap();
+    let volume = volumes
+        .iter()
+        .find(|one| one["name"] == "identity")
+        .unwrap();
+    let secret = &volume["secret"];
+    assert_eq!(secret["secretName"], "weir-worker-identity");
+    // Readable by the worker's group, and by nobody else; what is not issued yet is waited for.
+    assert_eq!(secret["defaultMode"], 0o440);
+    assert_eq!(secret["items"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        plain["volumes"].as_array().unwrap().len() + 1,
+        volumes.len()
+    );
 }
 
 #[test]
