@@ -394,4 +394,6 @@ pub mod reasons {
     pub const SCHEDULED: &str = "Scheduled";
     /// `CapacityAvailable`: no node has the devices or the room.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
+    /// `CapacityAvailable`, `Ready`: the API server lets no pod come into being (quota, limits, pod security); the message has its words.
+    pub const WORKERS_REFUSED: &str = "WorkersRefused";
 }

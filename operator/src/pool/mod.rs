@@ -1,5 +1,6 @@
 //! The controller of pools: how many workers each of its models needs, and what the pool is doing.
 
+mod refused;
 pub mod scale;
 pub mod status;
 
@@ -81,6 +82,15 @@ impl Pools {
             valid: valid.as_ref().map_err(Vec::as_slice),
             refused: refused.map(|refused| refused.to_string()),
             pods: self.pods(name),
+            forbidden: refused::refusals(
+                self.world
+                    .children
+                    .deployments
+                    .state()
+                    .iter()
+                    .map(|one| &**one),
+                name,
+            ),
             measured,
             orphans: self.orphans(&served),
             models: served

@@ -129,6 +129,8 @@ pub struct Facts<'a> {
     pub refused: Option<String>,
     /// Its pods.
     pub pods: Pods,
+    /// What the API server says of pods that it does not let come into being.
+    pub forbidden: Option<String>,
     /// What gateways say.
     pub measured: Measured,
     /// What it serves.
@@ -204,7 +206,15 @@ fn engine(valid: &ValidGpuPool) -> EffectiveEngine {
     }
 }
 
-fn capacity(pods: Pods) -> ConditionNow {
+fn capacity(pods: Pods, forbidden: Option<&str>) -> ConditionNow {
+    if let Some(words) = forbidden {
+        return ConditionNow::new(
+            conditions::CAPACITY_AVAILABLE,
+            false,
+            reasons::WORKERS_REFUSED,
+            words,
+        );
+    }
     let Pods {
         existing,
         ready: _,
@@ -248,7 +258,7 @@ fn conditions(facts: &Facts<'_>) -> Vec<ConditionNow> {
             "the object makes sense",
         ),
     });
-    all.push(capacity(facts.pods));
+    all.push(capacity(facts.pods, facts.forbidden.as_deref()));
     if !facts.orphans.is_empty() {
         let message = format!(
             "{} serve on although their objects are gone",
@@ -266,6 +276,11 @@ fn conditions(facts: &Facts<'_>) -> Vec<ConditionNow> {
     };
     let ready = match (&wrong, facts.pods.ready, facts.pods.existing) {
         (Some(wrong), ..) => says(false, reasons::INVALID_SPEC, wrong.clone()),
+        (None, 0, 0) if facts.forbidden.is_some() => says(
+            false,
+            reasons::WORKERS_REFUSED,
+            facts.forbidden.clone().unwrap_or_default(),
+        ),
         (None, 0, 0) => says(true, reasons::IDLE, "no version needs it".to_owned()),
         (None, up, all) if up == all => says(
             true,
@@ -344,6 +359,7 @@ mod tests {
                 object,
                 valid: Err(&[]),
                 refused: None,
+                forbidden: None,
                 pods: Pods {
                     existing: 2,
                     ready: 1,
