@@ -20,6 +20,7 @@ use crate::authority::{Authority, Lives};
 use crate::board::Board;
 use crate::controllers::{Controllers, Counts};
 use crate::events::Events;
+use crate::fetches::Fetches;
 use crate::figures::Figures;
 use crate::gateways::Gateways;
 use crate::leader::Elector;
@@ -60,6 +61,10 @@ pub struct OperatorArgs {
         default_value = "/artifacts"
     )]
     pub artifacts: String,
+    /// Folder of every node that workers keep fetched artifacts in, of pools that name no claim for it. It must be there, and writable by
+    /// user 65532. Where it is not given, each pod has a cache of its own.
+    #[arg(long, value_name = "FOLDER", env = "WEIR_NODE_CACHE")]
+    pub node_cache: Option<String>,
     /// Seconds that a worker may take to finish its runs.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub worker_drain_s: u64,
@@ -98,6 +103,7 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
         namespace,
         worker_image,
         artifacts,
+        node_cache,
         worker_drain_s,
         mutual_tls,
         certificate_hours,
@@ -143,19 +149,17 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
             leadership,
             metrics,
             shape: Shape {
-                namespace,
+                namespace: namespace.clone(),
                 worker_image,
                 artifacts,
+                node_cache: node_cache.filter(|folder| !folder.is_empty()),
                 drain_s: worker_drain_s,
                 is_mutual: mutual_tls,
             },
         },
     )?;
-    if mutual_tls {
-        let life = Duration::from_hours(certificate_hours.into());
-        tokio::spawn(authority(&controllers, life).run(stop.clone()));
-    }
-    tokio::spawn(gateways.run(stop.clone()));
+    let life = mutual_tls.then(|| Duration::from_hours(certificate_hours.into()));
+    begin(&controllers, gateways, life, &stop);
     // The lease is given back only when nothing is written any more.
     let released = CancellationToken::new();
     let elected = tokio::spawn(elector.run(released.clone()));
@@ -173,6 +177,20 @@ fn authority(controllers: &Controllers, certificate: Duration) -> Authority {
         namespace: controllers.models.shape.namespace.clone(),
         lives: Lives { certificate },
     }
+}
+
+/// Asks gateways and workers, and issues certificates of a `life`, until `stop`.
+fn begin(
+    controllers: &Controllers,
+    gateways: Gateways,
+    life: Option<Duration>,
+    stop: &CancellationToken,
+) {
+    if let Some(life) = life {
+        tokio::spawn(authority(controllers, life).run(stop.clone()));
+    }
+    tokio::spawn(gateways.run(stop.clone()));
+    tokio::spawn(controllers.models.fetches.clone().run(stop.clone()));
 }
 
 /// A client for everything but watches, which may be silent for long.
@@ -216,6 +234,7 @@ fn controllers(
             leadership: leadership.clone(),
             verifier: Arc::new(Verifier::new(&shape.artifacts, world.agenda.clone())),
             events: Events::new(client.clone(), &identity),
+            fetches: Fetches::new(world.pods.clone(), world.agenda.clone()),
             shape,
             board: board.clone(),
             entropy,

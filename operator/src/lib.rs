@@ -10,6 +10,7 @@ pub mod cli;
 pub mod compare;
 mod controllers;
 pub mod events;
+pub mod fetches;
 pub mod figures;
 pub mod gateways;
 pub mod http;

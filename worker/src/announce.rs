@@ -53,6 +53,15 @@ impl Announcer {
 
     /// Bytes verified so far.
     pub(crate) fn verifying(&self, done: u64, total: u64) {
+        self.progress("verifying", done, total);
+    }
+
+    /// Bytes that have come so far.
+    pub(crate) fn fetching(&self, done: u64, total: u64) {
+        self.progress("fetching", done, total);
+    }
+
+    fn progress(&self, doing: &str, done: u64, total: u64) {
         if let Some(Ok(mut lines)) = self.out.as_ref().map(|lines| lines.lock()) {
             if lines
                 .last_progress
@@ -66,7 +75,7 @@ impl Announcer {
         let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
         self.line(&json!({
             "event": "loading",
-            "message": format!("verifying, {percent} %"),
+            "message": format!("{doing}, {percent} %"),
             "done": done,
             "total": total,
         }));

@@ -1,6 +1,6 @@
 //! The worker: one engine, the model it was given, and the sessions of the gateways that use it.
 //!
-//! It must not know HTTP clients, tenants' money, durable storage or Kubernetes: a gateway tells it what to run, and makes durable
+//! It must not know its clients' HTTP, tenants' money, durable storage or Kubernetes: a gateway tells it what to run, and makes durable
 //! what it says. Read [`run`] first, then `engine::core::Engine` (one step) and `engine::commands` (who may do what to a run).
 //!
 //! Threads: one engine thread owns scheduler, backend, runs and sessions, and locks nothing. Two runtime threads carry gRPC. They
@@ -28,6 +28,8 @@ pub use config::{
 pub use engine::snapshot::Snapshot;
 pub use error::WorkerError;
 pub use listen::{Listen, ParseListenError};
-pub use load::{LoadError, LoadPlan, Loaded, PlanPlacement, PlanSignature, load, open_files};
+pub use load::{
+    LoadError, LoadPlan, Loaded, PlanFetch, PlanPlacement, PlanSignature, load, open_files,
+};
 pub use server::Ended;
 pub use start::{Serving, run, serve_loaded};

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use weir_protocol::worker::LoadedModel;
 use weir_scheduler::{Scheduler, cache_identity};
-use weir_telemetry::admin::Admin;
+use weir_telemetry::admin::{Admin, Page};
 use weir_telemetry::{Metrics, Readiness};
 
 use crate::adapters::{AdapterBase, AdapterWatch};
@@ -23,7 +23,7 @@ use crate::engine::thread;
 use crate::error::WorkerError;
 use crate::grammar::Compiler;
 use crate::listen::Listen;
-use crate::load::{Loaded, load};
+use crate::load::{Files, LoadPlan, Loaded, bring, load};
 use crate::metrics::SnapshotCollector;
 use crate::server::{Ended, Patience, serve};
 
@@ -78,7 +78,7 @@ pub async fn run(
     } = config;
     // Before the model, which may take long to load.
     let identity = listen.identity(callers)?;
-    let (readiness, metrics) = (Readiness::new(), Metrics::new());
+    let (readiness, metrics, files) = (Readiness::new(), Metrics::new(), Files::default());
     readiness.set_not_ready(ENGINE, "loading the model");
     // Ends with this function, whichever way it returns.
     let admin_stop = CancellationToken::new();
@@ -89,7 +89,7 @@ pub async fn run(
             Admin {
                 readiness: readiness.clone(),
                 metrics: metrics.clone(),
-                pages: BTreeMap::new(),
+                pages: BTreeMap::from([("/files", page(&files))]),
                 actions: BTreeMap::new(),
                 queries: BTreeMap::new(),
             },
@@ -97,9 +97,14 @@ pub async fn run(
         )
         .await?;
     }
+    let mut plan = LoadPlan::read(&load_plan)?;
+    let brought = tokio::select! {
+        brought = bring(&mut plan, &files, announcer) => brought?,
+        () = shutdown.cancelled() => return Ok(Ended::Drained),
+    };
     let loading = tokio::task::spawn_blocking({
         let announcer = announcer.clone();
-        move || load(&load_plan, (&engine, &device), &announcer)
+        move || load(&plan, (&engine, &device), &announcer)
     });
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|_| WorkerError::LoaderDied)??,
@@ -117,7 +122,15 @@ pub async fn run(
         readiness,
         metrics,
     };
-    serve_loaded(loaded, serving, announcer, shutdown).await
+    let ended = serve_loaded(loaded, serving, announcer, shutdown).await;
+    // Until here nobody else may throw the files away: a worker that starts again needs them.
+    drop(brought);
+    ended
+}
+
+fn page(files: &Files) -> Page {
+    let files = files.clone();
+    Page(Arc::new(move || files.page().to_string()))
 }
 
 /// Serves a loaded model until `shutdown`, orphanhood or a failure.

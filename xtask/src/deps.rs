@@ -70,6 +70,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-grammar",
             "weir-rollout",
             "weir-model",
+            // Tokenizers and templates of versions that are elsewhere.
+            "weir-fetch",
             "weir-telemetry",
             "weir-identity",
             // Only its tests: the checker and the load of the end-to-end tests, on a gateway in their own process.
@@ -85,6 +87,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "weir-scheduler",
             "weir-model",
             "weir-cuda",
+            // On a cluster a version's files come to the node of the worker that loads them.
+            "weir-fetch",
             "weir-telemetry",
             "weir-identity",
         ],

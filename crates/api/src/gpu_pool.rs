@@ -1,5 +1,7 @@
 //! `GpuPool`: workers of one kind, and what their engines may use.
 
+mod fetch;
+mod scaling;
 mod status;
 
 use std::collections::BTreeMap;
@@ -10,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model_version::LABEL_NAME;
 use crate::text::{DurationText, QuantityText};
+pub use fetch::Fetch;
+pub use scaling::Scaling;
 pub use status::{EffectiveEngine, GpuPoolStatus, KvOccupancy, PoolModel};
 
 /// Workers of one kind, and what their engines may use.
@@ -81,6 +85,10 @@ pub struct GpuPoolSpec {
         validation = Rule::new("self.map(c, has(c.maxPromptTokens) ? c.maxPromptTokens : 2147483647).isSorted() && self.all(c, self.exists_one(d, (has(d.maxPromptTokens) ? d.maxPromptTokens : 2147483647) == (has(c.maxPromptTokens) ? c.maxPromptTokens : 2147483647)))").message("maxPromptTokens must rise strictly from class to class, and only the last class may leave it out")
     )]
     pub prompt_classes: Option<Vec<PromptClass>>,
+
+    /// How workers fetch artifacts that are elsewhere. Not used by `weir up`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<Fetch>,
 
     /// Where the pool is; a label for people, routing and metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -174,23 +182,6 @@ pub struct Replicas {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub max_surge: Option<i32>,
-}
-
-/// What autoscaling aims at.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Scaling {
-    /// KV memory in use, in percent; 80 where absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100))]
-    pub target_kv_occupancy_percent: Option<i32>,
-    /// Time in the queue, in milliseconds; 200 where absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 3_600_000))]
-    pub target_queue_ms: Option<i32>,
-    /// How long demand must be low before workers are removed; 300s where absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scale_down_stabilization: Option<DurationText>,
 }
 
 /// Whether a worker holds one version or several.

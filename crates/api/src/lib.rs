@@ -52,10 +52,10 @@ pub use references::{Known, ReferenceProblem, dangling_references};
 pub use tenant_quota::{TenantQuota, TenantQuotaSpec, TenantQuotaStatus};
 pub use text::{DurationText, Percent, QuantityText, TextError};
 pub use valid::{
-    Accelerator, AutoscaleTargets, EngineLimits, Guardrails, ManifestFile, PromptClass, QueueBound,
-    QueueBounds, RateLimits, RolloutPlan, RolloutStep, RunLimits, ShadowPlan, SignatureSource,
-    TenantKey, TenantKeyLimits, TenantModel, TokenPrice, ValidGpuPool, ValidManifest,
-    ValidModelVersion, ValidTenantQuota, Validate, Window,
+    Accelerator, AutoscaleTargets, EngineLimits, FetchLimits, Guardrails, ManifestFile,
+    PromptClass, QueueBound, QueueBounds, RateLimits, RolloutPlan, RolloutStep, RunLimits,
+    ShadowPlan, SignatureSource, TenantKey, TenantKeyLimits, TenantModel, TokenPrice, ValidGpuPool,
+    ValidManifest, ValidModelVersion, ValidTenantQuota, Validate, Window,
 };
 
 /// The API group of all kinds.

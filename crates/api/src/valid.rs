@@ -7,7 +7,8 @@ mod tenant_quota;
 use std::time::Duration;
 
 pub use gpu_pool::{
-    Accelerator, AutoscaleTargets, EngineLimits, PromptClass, QueueBound, QueueBounds, ValidGpuPool,
+    Accelerator, AutoscaleTargets, EngineLimits, FetchLimits, PromptClass, QueueBound, QueueBounds,
+    ValidGpuPool,
 };
 pub use model_version::{
     Guardrails, ManifestFile, RolloutPlan, RolloutStep, ShadowPlan, SignatureSource, TokenPrice,

@@ -39,11 +39,19 @@ fn files() -> Vec<PathBuf> {
     .collect()
 }
 
-/// What to say to a registry.
+/// What to say to a registry, from what was `given` or from the files of this machine.
 ///
 /// # Errors
 /// The file that is there cannot be read or understood; never with its content.
-pub(crate) fn credentials(registry: &str, repository: &str) -> Result<RegistryAuth, String> {
+pub(crate) fn credentials(
+    given: Option<&[u8]>,
+    registry: &str,
+    repository: &str,
+) -> Result<RegistryAuth, String> {
+    if let Some(text) = given {
+        return parse(text, registry, repository)
+            .map_err(|fault| format!("the Secret's credentials of registries: it {fault}"));
+    }
     for path in files() {
         match std::fs::read(&path) {
             Ok(text) => {

@@ -1,7 +1,7 @@
 //! Brings a whole version into the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -30,6 +30,10 @@ pub struct Settings {
     pub plain_http: Vec<String>,
     /// Bearer tokens for web servers, by host.
     pub web_tokens: BTreeMap<String, String>,
+    /// Settings and credentials of object stores under the names that the environment has for them; they come before the environment's.
+    pub stores: BTreeMap<String, String>,
+    /// Credentials of registries, as docker keeps them in its `config.json`; files of this machine where there are none.
+    pub registries: Option<Vec<u8>>,
 }
 
 impl Default for Settings {
@@ -40,6 +44,8 @@ impl Default for Settings {
             bytes_per_second: None,
             plain_http: Vec::new(),
             web_tokens: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            registries: None,
         }
     }
 }
@@ -51,25 +57,62 @@ impl Settings {
     /// # Errors
     /// The file of tokens cannot be read.
     pub fn with_env(mut self) -> Result<Self, FetchError> {
-        let hosts = std::env::var("WEIR_FETCH_PLAIN_HTTP").unwrap_or_default();
-        self.plain_http.extend(
-            hosts
-                .split(',')
-                .map(str::trim)
-                .filter(|host| !host.is_empty())
-                .map(str::to_owned),
-        );
+        self.plain(&std::env::var("WEIR_FETCH_PLAIN_HTTP").unwrap_or_default());
         if let Some(path) = std::env::var_os("WEIR_FETCH_TOKENS").map(PathBuf::from) {
             let text = std::fs::read_to_string(&path)
                 .map_err(FetchError::cache("read the tokens in", &path))?;
-            let token = |line: &str| {
-                line.trim()
-                    .split_once(char::is_whitespace)
-                    .map(|(host, token)| (host.to_owned(), token.trim().to_owned()))
-            };
-            self.web_tokens.extend(text.lines().filter_map(token));
+            self.tokens(&text);
         }
         Ok(self)
+    }
+
+    /// What a Secret adds: `.dockerconfigjson` or `config.json` for registries, `tokens` with a host and a token on each line,
+    /// `WEIR_FETCH_PLAIN_HTTP`, and everything else for object stores under the names of the environment.
+    pub fn with_secret(mut self, entries: BTreeMap<String, Vec<u8>>) -> Self {
+        for (name, bytes) in entries {
+            let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+            match name.as_str() {
+                ".dockerconfigjson" | "config.json" => self.registries = Some(bytes),
+                "tokens" => self.tokens(&text),
+                "WEIR_FETCH_PLAIN_HTTP" => self.plain(&text),
+                _ => drop(self.stores.insert(name, text)),
+            }
+        }
+        self
+    }
+
+    /// As [`Settings::with_secret`], of a Secret that is mounted at a folder.
+    ///
+    /// # Errors
+    /// The folder or a file of it cannot be read.
+    pub fn with_folder(self, folder: &Path) -> Result<Self, FetchError> {
+        const DOING: &str = "read the credentials in";
+        let mut entries = BTreeMap::new();
+        for entry in std::fs::read_dir(folder).map_err(FetchError::cache(DOING, folder))? {
+            let path = entry.map_err(FetchError::cache(DOING, folder))?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy());
+            // Beside the entries lie the folders that kubelet turns them over by.
+            if let Some(name) = name.filter(|_| path.is_file()) {
+                let bytes = std::fs::read(&path).map_err(FetchError::cache(DOING, &path))?;
+                entries.insert(name.into_owned(), bytes);
+            }
+        }
+        Ok(self.with_secret(entries))
+    }
+
+    fn plain(&mut self, hosts: &str) {
+        let hosts = hosts.split(',').map(str::trim);
+        let named = hosts.filter(|host| !host.is_empty());
+        self.plain_http.extend(named.map(str::to_owned));
+    }
+
+    fn tokens(&mut self, text: &str) {
+        let token = |line: &str| {
+            line.trim()
+                .split_once(char::is_whitespace)
+                .map(|(host, token)| (host.to_owned(), token.trim().to_owned()))
+        };
+        self.web_tokens.extend(text.lines().filter_map(token));
     }
 }
 
@@ -312,4 +355,36 @@ async fn read_small(source: &Source, signature: &Signature<'_>) -> Result<Vec<u8
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_says_how_registries_web_servers_and_stores_are_spoken_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let entries = [
+            (".dockerconfigjson", "{}"),
+            ("tokens", "models.example t1\nother.example t2\n"),
+            ("WEIR_FETCH_PLAIN_HTTP", "one:80, two:80"),
+            ("AWS_SECRET_ACCESS_KEY", "s\n"),
+        ];
+        for (name, text) in entries {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        // As kubelet mounts them: folders beside the entries.
+        std::fs::create_dir(folder.path().join("..2026_11_30")).unwrap();
+        let settings = Settings::default().with_folder(folder.path()).unwrap();
+        assert_eq!(settings.registries.as_deref(), Some(&b"{}"[..]));
+        assert_eq!(settings.web_tokens["other.example"], "t2");
+        assert_eq!(settings.plain_http, ["one:80", "two:80"]);
+        let stores: Vec<_> = settings.stores.iter().collect();
+        assert_eq!(
+            stores,
+            [(&"AWS_SECRET_ACCESS_KEY".to_owned(), &"s".to_owned())]
+        );
+        let missing = Settings::default().with_folder(&folder.path().join("gone"));
+        assert!(missing.unwrap_err().message().contains("gone"));
+    }
 }

@@ -57,7 +57,15 @@ impl Source {
                 cloud,
                 name,
                 prefix,
-            } => Kind::Bucket(bucket::Bucket::new(client, *cloud, name, prefix)?),
+            } => {
+                let options = &settings.stores;
+                Kind::Bucket(bucket::Bucket::new(
+                    client,
+                    *cloud,
+                    (name, prefix),
+                    options,
+                )?)
+            }
             Place::Registry { reference } => {
                 Kind::Registry(Box::new(registry::Registry::new(reference, settings)?))
             }

@@ -71,7 +71,13 @@ impl Images {
             .with_context(|| format!("reading {}", file.display()))?;
         let base = format!("BASE={}", image_name("base"));
         let architecture = format!("TARGETARCH={ARCHITECTURE}");
-        let arguments = ["BINARY=prebuilt", "CUDA=without", &base, &architecture];
+        let arguments = [
+            "BINARY=prebuilt",
+            "CUDA=without",
+            "CERTIFICATES=without",
+            &base,
+            &architecture,
+        ];
         self.build(part, &context, &text, &arguments)?;
         self.archive(part)
     }

@@ -14,6 +14,7 @@ mod definitions;
 mod documents;
 mod elsewhere;
 mod fetch;
+mod fetched;
 mod identities;
 mod install;
 mod load;

@@ -330,6 +330,11 @@ impl Stage {
         });
     }
 
+    /// What kubelet does a while after a Secret was changed.
+    pub(crate) fn kubelet_mounts_again(&self) -> Result<()> {
+        self.player.mount_again()
+    }
+
     /// Lets the player rest, so that it does not report what it cannot see.
     pub(crate) fn rest(&self, rests: bool) {
         self.player.rest.store(rests, Ordering::Relaxed);

@@ -5,6 +5,7 @@
 
 mod assemble;
 mod book;
+mod elsewhere;
 mod objects;
 mod texts;
 mod watch;
@@ -33,6 +34,7 @@ use weir_telemetry::Readiness;
 use weir_telemetry::admin::Action;
 
 use self::book::Book;
+use self::elsewhere::Place;
 use self::texts::Texts;
 use self::watch::Watch;
 use crate::gateway::Gateway;
@@ -107,6 +109,11 @@ impl Cluster {
             Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
         let changed = Arc::new(Notify::new());
         let all = watcher::Config::default;
+        let place = Place {
+            folder: data.join("models"),
+            client: client.clone(),
+            namespace: namespace.clone(),
+        };
         let watch = Watch {
             client: &client,
             namespace: &namespace,
@@ -120,7 +127,7 @@ impl Cluster {
             revisions: watch.start(all().labels("weir.dev/log=rollout")),
             pods: watch.start(all().labels(&format!("{LABEL_COMPONENT}=worker"))),
             book: Book::open(&data.join("routing")).map_err(ClusterError::Book)?,
-            texts: Texts::default(),
+            texts: Texts::new(place, Arc::clone(&changed)),
             secrets: Mutex::default(),
             ready: Mutex::default(),
             in_force: Mutex::default(),

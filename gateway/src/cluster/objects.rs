@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt as _;
 use serde::Deserialize;
 use weir_api::{LABEL_COMPONENT, LABEL_POOL};
+use weir_manifest::FileEntry;
 use weir_run::Price;
 
 use crate::snapshot::{WorkerAddress, WorkerEndpoint};
@@ -27,9 +28,21 @@ pub(super) struct Served {
     pub(super) context_tokens: u32,
     pub(super) fallback: Vec<String>,
     pub(super) dir: PathBuf,
+    /// Where the files come from, when they are elsewhere.
+    #[serde(default)]
+    pub(super) fetch: Option<Elsewhere>,
     /// The file of the artifact with prompts and expected answers.
     #[serde(default)]
     pub(super) references: Option<String>,
+}
+
+/// A place that files are fetched from.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct Elsewhere {
+    pub(super) uri: String,
+    /// The Secret that says how it is spoken to.
+    pub(super) secret: Option<String>,
+    pub(super) files: Vec<FileEntry>,
 }
 
 /// The version of a plan.

@@ -2,26 +2,38 @@
 //! lists every file.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use weir_manifest::{ArtifactManifest, Digest, MANIFEST_FILE, Reference};
+use tokio::sync::Notify;
+use weir_manifest::{ArtifactManifest, Digest, FileEntry, MANIFEST_FILE, Reference};
 use weir_model::{FileBytes, ModelText};
 
-use super::objects::Served;
+use super::elsewhere::Place;
+use super::objects::{Elsewhere, Served};
 
 /// Larger files are weights, which are no business of a gateway.
 const MAX_FILE: u64 = 64 << 20;
 /// From a failure to the next attempt: a volume may still be on its way.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What was read, by digest.
-#[derive(Default)]
-pub(super) struct Texts(Mutex<BTreeMap<String, Read>>);
+/// What was read, by digest. Cloning shares it.
+#[derive(Clone)]
+pub(super) struct Texts(Arc<Inner>);
+
+struct Inner {
+    read: Mutex<BTreeMap<String, Read>>,
+    place: Place,
+    /// Something was read meanwhile.
+    changed: Arc<Notify>,
+}
 
 enum Read {
     Done(Text),
+    /// Its files are on their way.
+    Coming,
     Failed(Instant),
 }
 
@@ -37,19 +49,57 @@ pub(super) struct Text {
 }
 
 impl Texts {
-    /// Whether a version was read.
-    pub(super) fn has(&self, digest: &str) -> bool {
-        matches!(self.0.lock().get(digest), Some(Read::Done(_)))
+    /// Nothing yet; `changed` is told when something was read that took long.
+    pub(super) fn new(place: Place, changed: Arc<Notify>) -> Self {
+        Self(Arc::new(Inner {
+            read: Mutex::default(),
+            place,
+            changed,
+        }))
     }
 
-    /// The text side of a version; none where it cannot be read, which is tried again after a while. Blocks.
+    /// Whether a version was read.
+    pub(super) fn has(&self, digest: &str) -> bool {
+        matches!(self.0.read.lock().get(digest), Some(Read::Done(_)))
+    }
+
+    /// The text side of a version; none where it cannot be read, which is tried again after a while. Blocks, but not for what is fetched.
     pub(super) fn get(&self, plan: &Served) -> Option<Text> {
-        match self.0.lock().get(&plan.digest) {
+        match self.0.read.lock().get(&plan.digest) {
             Some(Read::Done(text)) if text.file == plan.references => return Some(text.clone()),
             Some(Read::Failed(at)) if at.elapsed() < RETRY => return None,
+            Some(Read::Coming) => return None,
             Some(Read::Done(_) | Read::Failed(_)) | None => {}
         }
-        let (read, text) = match read(plan) {
+        if let Some(elsewhere) = &plan.fetch {
+            self.begin(plan, elsewhere.clone());
+            return None;
+        }
+        self.keep(plan, read(plan, &plan.dir))
+    }
+
+    /// Fetches beside whoever waits for other versions.
+    fn begin(&self, plan: &Served, elsewhere: Elsewhere) {
+        let coming = (plan.digest.clone(), Read::Coming);
+        self.0.read.lock().extend([coming]);
+        let (this, plan) = (self.clone(), plan.clone());
+        tokio::spawn(async move {
+            let text = match this.0.place.bring(&plan.digest, &elsewhere, is_text).await {
+                Ok(fetched) => {
+                    let of = plan.clone();
+                    let reading = move || read(&of, &fetched.dir);
+                    let read = tokio::task::spawn_blocking(reading).await;
+                    read.unwrap_or_else(|error| Err(error.to_string()))
+                }
+                Err(cause) => Err(cause),
+            };
+            this.keep(&plan, text);
+            this.0.changed.notify_one();
+        });
+    }
+
+    fn keep(&self, plan: &Served, read: Result<Text, String>) -> Option<Text> {
+        let (read, text) = match read {
             Ok(text) => (Read::Done(text.clone()), Some(text)),
             Err(cause) => {
                 let (digest, dir) = (&plan.digest, plan.dir.display());
@@ -57,27 +107,30 @@ impl Texts {
                 (Read::Failed(Instant::now()), None)
             }
         };
-        self.0.lock().insert(plan.digest.clone(), read);
+        self.0.read.lock().insert(plan.digest.clone(), read);
         text
     }
 
     /// Whether something is to be tried again.
     pub(super) fn has_failed(&self) -> bool {
-        self.0
-            .lock()
-            .values()
-            .any(|read| matches!(read, Read::Failed(_)))
+        let read = self.0.read.lock();
+        read.values().any(|read| matches!(read, Read::Failed(_)))
     }
 
     /// Forgets versions that are gone.
     pub(super) fn retain(&self, exists: impl Fn(&str) -> bool) {
-        self.0.lock().retain(|digest, _| exists(digest));
+        self.0.read.lock().retain(|digest, _| exists(digest));
     }
 }
 
-fn read(plan: &Served) -> Result<Text, String> {
+/// Whether a file is a gateway's business.
+fn is_text(file: &FileEntry) -> bool {
+    file.size <= MAX_FILE && !file.path.as_str().ends_with(".safetensors")
+}
+
+fn read(plan: &Served, dir: &Path) -> Result<Text, String> {
     let open =
-        |name: &str| std::fs::read(plan.dir.join(name)).map_err(|error| format!("{name}: {error}"));
+        |name: &str| std::fs::read(dir.join(name)).map_err(|error| format!("{name}: {error}"));
     let manifest = open(MANIFEST_FILE)?;
     if Digest::of(&manifest).to_string() != plan.digest {
         return Err(format!(
@@ -87,11 +140,7 @@ fn read(plan: &Served) -> Result<Text, String> {
     }
     let manifest = ArtifactManifest::from_bytes(&manifest).map_err(|error| error.to_string())?;
     let mut files = Vec::new();
-    for file in manifest
-        .files
-        .iter()
-        .filter(|file| file.size <= MAX_FILE && !file.path.as_str().ends_with(".safetensors"))
-    {
+    for file in manifest.files.iter().filter(|file| is_text(file)) {
         let name = file.path.as_str();
         let bytes = open(name)?;
         // What was hashed is what is used: the bytes in memory.
@@ -128,3 +177,6 @@ fn references(name: &str, files: &[(String, Vec<u8>)]) -> Result<Arc<[Reference]
     let all = Reference::parse(bytes).map_err(|error| format!("{name}: {error}"))?;
     Ok(all.into())
 }
+
+#[cfg(test)]
+mod tests;

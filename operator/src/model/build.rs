@@ -1,10 +1,14 @@
 //! Every child of a version, from proven objects: a pure translation.
 
+mod artifact;
+
 use serde_json::{Map, Value, json};
 use weir_api::{Accelerator, SignatureSource, ValidGpuPool, ValidModelVersion};
 use weir_manifest::{TrustPolicySpec, VersionClaim};
 use weir_rollout::VersionId;
 
+pub use self::artifact::CACHE;
+use self::artifact::{artifact, fetch, is_pods_own};
 use super::template::{self, Refused};
 use crate::authority;
 use crate::names;
@@ -31,6 +35,8 @@ pub struct Shape {
     pub worker_image: String,
     /// Where volumes with artifacts are mounted, in workers as in gateways and operator.
     pub artifacts: String,
+    /// The folder of every node that fetched artifacts are kept in, where there is one.
+    pub node_cache: Option<String>,
     /// How long a worker may take to finish its runs.
     pub drain_s: u64,
     /// Whether gateways and workers prove themselves to each other.
@@ -77,21 +83,21 @@ pub fn children(
     let meta = Meta {
         shape,
         signed,
-        pool: &pool.name,
+        pool,
     };
     Ok(Children {
         plan: plan(&meta),
         policy: policy(&meta),
         service: service(&meta),
         disruption: disruption(&meta),
-        deployment: deployment(&meta, pool)?,
+        deployment: deployment(&meta)?,
     })
 }
 
 struct Meta<'a> {
     shape: &'a Shape,
     signed: &'a Signed<'a>,
-    pool: &'a str,
+    pool: &'a ValidGpuPool,
 }
 
 impl Meta<'_> {
@@ -107,7 +113,7 @@ impl Meta<'_> {
         json!({
             "name": self.name(),
             "namespace": self.shape.namespace,
-            "labels": names::labels(self.model(), self.signed.id, self.pool),
+            "labels": names::labels(self.model(), self.signed.id, &self.pool.name),
             "annotations": names::annotations(self.model(), self.signed.id),
         })
     }
@@ -127,15 +133,15 @@ fn plan(meta: &Meta<'_>) -> Value {
     } = meta.signed;
     let manifest = &version.manifest;
     let dir = manifest.mounted_path(&meta.shape.artifacts);
-    let dir = dir.unwrap_or_else(|| format!("{}/artifact", meta.shape.artifacts));
+    let dir = dir.unwrap_or_default();
     let signature = match &version.signature {
         SignatureSource::Bundle(text) => json!({"bundle": text}),
         SignatureSource::File(name) => json!({"file": name}),
     };
-    let plan = json!({
+    let mut plan = json!({
         "dir": dir, "digest": id.digest, "claim": claim, "signature": signature, "trust": trust,
     });
-    let served = json!({
+    let mut served = json!({
         "model": version.model,
         "version": version.version,
         "digest": id.digest,
@@ -152,17 +158,24 @@ fn plan(meta: &Meta<'_>) -> Value {
         "files": claim.files,
         "references": manifest.references,
     });
+    if manifest.is_remote() {
+        plan["fetch"] = fetch(meta);
+        let secret = &manifest.artifact_secret;
+        served["fetch"] =
+            json!({"uri": manifest.artifact_uri, "secret": secret, "files": claim.files});
+    }
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta.metadata(),
         "data": {"plan.json": plan.to_string(), "version.json": served.to_string()},
     })
 }
 
-/// Sessions come from gateways, questions on the admin port from within the namespace; a worker itself asks nobody.
+/// Sessions come from gateways, questions on the admin port from within the namespace; a worker itself asks nobody, but for the place that
+/// its files come from, which no policy can name: it may be anywhere.
 fn policy(meta: &Meta<'_>) -> Value {
     let gateways =
         json!({"podSelector": {"matchLabels": {weir_api::LABEL_COMPONENT: names::GATEWAY}}});
-    json!({
+    let mut policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta.metadata(),
         "spec": {
             "podSelector": meta.selector(),
@@ -172,7 +185,11 @@ fn policy(meta: &Meta<'_>) -> Value {
                 {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": "admin"}]},
             ],
         },
-    })
+    });
+    if meta.signed.version.manifest.is_remote() {
+        policy["spec"]["egress"] = json!([{}]);
+    }
+    policy
 }
 
 fn service(meta: &Meta<'_>) -> Value {
@@ -203,16 +220,16 @@ fn disruption(meta: &Meta<'_>) -> Value {
     })
 }
 
-fn deployment(meta: &Meta<'_>, pool: &ValidGpuPool) -> Result<Value, Refused> {
+fn deployment(meta: &Meta<'_>) -> Result<Value, Refused> {
     let own = json!({
         "metadata": {
-            "labels": names::labels(meta.model(), meta.signed.id, meta.pool),
+            "labels": names::labels(meta.model(), meta.signed.id, &meta.pool.name),
             "annotations": names::annotations(meta.model(), meta.signed.id),
         },
-        "spec": pod(meta, pool),
+        "spec": pod(meta),
     });
     let empty = Map::new();
-    let theirs = pool.pod_template.as_ref().unwrap_or(&empty);
+    let theirs = meta.pool.pod_template.as_ref().unwrap_or(&empty);
     Ok(json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta.metadata(),
         "spec": {
@@ -226,7 +243,8 @@ fn deployment(meta: &Meta<'_>, pool: &ValidGpuPool) -> Result<Value, Refused> {
     }))
 }
 
-fn pod(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {
+fn pod(meta: &Meta<'_>) -> Value {
+    let pool = meta.pool;
     let mut volumes = vec![
         json!({"name": "plan", "configMap": {"name": meta.name()}}),
         json!({"name": "tmp", "emptyDir": {}}),
@@ -253,7 +271,7 @@ fn pod(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {
             "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [container(meta, pool, &mounts)],
+        "containers": [container(meta, &mounts)],
         "volumes": volumes,
     });
     if !pool.node_selector.is_empty() {
@@ -266,26 +284,7 @@ fn pod(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {
     spec
 }
 
-/// The volume that holds the artifact: a claim, or an image whose files are the artifact.
-fn artifact(meta: &Meta<'_>, volumes: &mut Vec<Value>, mounts: &mut Vec<Value>) {
-    let manifest = &meta.signed.version.manifest;
-    let root = &meta.shape.artifacts;
-    if let Some((claim, _)) = manifest.claim() {
-        volumes.push(json!({
-            "name": "artifact", "persistentVolumeClaim": {"claimName": claim, "readOnly": true},
-        }));
-        mounts.push(json!({
-            "name": "artifact", "mountPath": format!("{root}/{claim}"), "readOnly": true,
-        }));
-    } else if let Some(image) = manifest.artifact_uri.strip_prefix("oci://") {
-        volumes.push(json!({"name": "artifact", "image": {"reference": image}}));
-        mounts.push(json!({
-            "name": "artifact", "mountPath": format!("{root}/artifact"), "readOnly": true,
-        }));
-    }
-}
-
-fn container(meta: &Meta<'_>, pool: &ValidGpuPool, mounts: &[Value]) -> Value {
+fn container(meta: &Meta<'_>, mounts: &[Value]) -> Value {
     let probe = |path: &str, period: u32, failures: u32| {
         json!({
             "httpGet": {"path": path, "port": "admin"},
@@ -296,8 +295,8 @@ fn container(meta: &Meta<'_>, pool: &ValidGpuPool, mounts: &[Value]) -> Value {
     json!({
         "name": template::WORKER,
         "image": meta.shape.worker_image,
-        "args": arguments(meta, pool),
-        "env": environment(pool),
+        "args": arguments(meta),
+        "env": environment(meta.pool),
         "ports": [
             {"name": "session", "containerPort": SESSION_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
@@ -306,7 +305,7 @@ fn container(meta: &Meta<'_>, pool: &ValidGpuPool, mounts: &[Value]) -> Value {
         "startupProbe": probe("/healthz", 2, 900),
         "livenessProbe": probe("/healthz", 10, 6),
         "readinessProbe": probe("/readyz", 2, 2),
-        "resources": resources(meta, pool),
+        "resources": resources(meta),
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "readOnlyRootFilesystem": true,
@@ -328,8 +327,8 @@ fn environment(pool: &ValidGpuPool) -> Value {
     json!(all)
 }
 
-fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
-    let engine = &pool.engine;
+fn arguments(meta: &Meta<'_>) -> Vec<String> {
+    let engine = &meta.pool.engine;
     let options = [
         ("load-plan", format!("{PLAN_FOLDER}/plan.json")),
         ("listen", format!("tcp:0.0.0.0:{SESSION_PORT}")),
@@ -359,7 +358,8 @@ fn arguments(meta: &Meta<'_>, pool: &ValidGpuPool) -> Vec<String> {
         .collect()
 }
 
-fn resources(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {
+fn resources(meta: &Meta<'_>) -> Value {
+    let pool = meta.pool;
     let files: u64 = meta.signed.claim.files.iter().map(|file| file.size).sum();
     let kv_bytes = match pool.accelerator {
         Accelerator::Cpu => pool.engine.kv_bytes.unwrap_or(0),
@@ -368,6 +368,10 @@ fn resources(meta: &Meta<'_>, pool: &ValidGpuPool) -> Value {
     };
     let memory = files + kv_bytes + OTHER_MEMORY;
     let mut resources = json!({"requests": {"memory": mebibytes(memory), "cpu": "100m"}});
+    if is_pods_own(meta) {
+        // What a pod fetches for itself takes room of the node.
+        resources["requests"]["ephemeral-storage"] = json!(mebibytes(files));
+    }
     match &pool.accelerator {
         Accelerator::Cpu => {}
         Accelerator::Gpu {

@@ -33,6 +33,7 @@ use crate::apply::{Applier, ApplyError};
 use crate::board::Board;
 use crate::controllers::jitter;
 use crate::events::Events;
+use crate::fetches::Fetches;
 use crate::figures::{Figures, begins_rollback};
 use crate::gateways::{Gateways, TICK};
 use crate::leader::{Leadership, Role};
@@ -88,6 +89,8 @@ pub struct Models {
     pub verifier: Arc<Verifier>,
     /// Tells people.
     pub events: Events,
+    /// What workers say of files that they fetch.
+    pub fetches: Fetches,
     /// What all children share.
     pub shape: Shape,
     /// How many workers each model needs, and what each pool serves.
@@ -148,10 +151,11 @@ impl Models {
             self.judge_without_a_record(&look, &mut memory);
             return Ok(Outcome::Again(TICK));
         }
-        let decision = match self.decide(&mut look, &mut memory).await {
+        let mut decision = match self.decide(&mut look, &mut memory).await {
             Ok(decision) => decision,
             Err(error) => return self.settle(&look, &mut memory, error),
         };
+        self.be_patient(model, &mut decision);
         let head = look.view.log.last();
         let (stamp, is_moving) = (
             head.map(|head| head.stamp),
@@ -299,6 +303,14 @@ impl Models {
             "decisions do not come to rest; this is a fault in Weir"
         );
         Ok(Decision::default())
+    }
+
+    /// A version whose files come is not stuck, however long they take.
+    fn be_patient(&self, model: &str, decision: &mut Decision) {
+        for version in &mut decision.status {
+            let progress = self.fetches.of(model, &version.id);
+            version.is_stalled &= !progress.is_some_and(|progress| progress.is_under_way());
+        }
     }
 
     fn push(&self, model: &str, decision: &Decision) {

@@ -10,6 +10,7 @@ use weir_rollout::Record;
 use weir_rollout::decide::VersionStatus;
 
 use super::project;
+use crate::fetches::Progress;
 use crate::status::{ConditionNow, stamped};
 use crate::verify::Verdict;
 
@@ -25,6 +26,8 @@ pub struct Facts<'a> {
     pub refusal: Option<(&'static str, String)>,
     /// What the rollout says of it, and all that the rollout remembers.
     pub rollout: Option<(&'a VersionStatus, &'a Record)>,
+    /// How far its workers are with files that they fetch.
+    pub fetch: Option<&'a Progress>,
     /// Fields of its children that somebody else keeps changing.
     pub contested: &'a [String],
 }
@@ -55,6 +58,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> ModelVersionStatus {
             .map(|(version, _)| project::conditions(version))
             .unwrap_or_default(),
     );
+    all.extend(facts.fetch.map(Progress::condition));
     let ready = readiness(facts);
     all.extend(kstatus(&ready, rollout.map(|(version, _)| version)));
     all.extend(contest(facts.contested));
@@ -137,6 +141,10 @@ fn readiness(facts: &Facts<'_>) -> ConditionNow {
     }
     if let Some(Err(unverified)) = facts.verdict {
         return say(false, &unverified.reason, unverified.message.clone());
+    }
+    if let Some(fetch) = facts.fetch.filter(|fetch| fetch.have == 0) {
+        let fetched = fetch.condition();
+        return say(false, &fetched.reason, fetched.message);
     }
     if let Some(ready) = project::ready(facts.object.spec.stage, rollout) {
         return ready;

@@ -46,12 +46,14 @@ impl Models {
             let object = &*seen.object;
             let name = object.name_any();
             let version = rollout.iter().find(|status| is_of(seen, &status.id));
+            let progress = version.and_then(|version| self.fetches.of(look.model, &version.id));
             let facts = status::Facts {
                 object,
                 valid: seen.valid.as_ref().map_err(Vec::as_slice),
                 verdict: look.verdicts.get(&name),
                 refusal: refusal(&look.view, seen),
                 rollout: version.and_then(|version| Some((version, look.view.log.last()?))),
+                fetch: progress.as_ref(),
                 contested: contested.get(&name).map_or(&[], Vec::as_slice),
             };
             let new = status::status(&facts, Timestamp::now());

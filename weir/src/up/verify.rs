@@ -268,6 +268,7 @@ fn verify(
         references,
         lease: None,
         plan: LoadPlan {
+            fetch: None,
             dir,
             digest,
             claim,

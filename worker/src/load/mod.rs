@@ -1,6 +1,7 @@
 //! From a load plan to a model in memory: verify, map what was verified, and nothing else.
 
 mod adapter;
+mod fetch;
 mod plan;
 
 use std::path::PathBuf;
@@ -15,7 +16,8 @@ use weir_model::tokenizer::Tokenizer;
 use weir_model::{ModelText, OpenFiles, TextError};
 
 pub(crate) use adapter::load_adapter;
-pub use plan::{LoadPlan, PlanPlacement, PlanSignature};
+pub(crate) use fetch::{Files, bring};
+pub use plan::{LoadPlan, PlanFetch, PlanPlacement, PlanSignature};
 
 use crate::announce::Announcer;
 use crate::config::{DeviceSettings, EngineSettings};
@@ -149,18 +151,17 @@ impl LoadError {
     }
 }
 
-/// Loads what a plan file says.
+/// Loads what a plan says.
 ///
 /// # Errors
 /// See [`LoadError`]; nothing was mapped for serving that is not verified.
 pub fn load(
-    path: &std::path::Path,
+    plan: &LoadPlan,
     (settings, device): (&EngineSettings, &DeviceSettings),
     announcer: &Announcer,
 ) -> Result<Loaded, LoadError> {
-    let plan = LoadPlan::read(path)?;
     let chosen = crate::device::choose(device.choice)?;
-    let artifact = verify(&plan, announcer)?;
+    let artifact = verify(plan, announcer)?;
     announcer.loading("reading the model");
     let files = open_files(&artifact)?;
     let text = ModelText::from_files(&files).map_err(LoadError::Text)?;
@@ -171,7 +172,7 @@ pub fn load(
     let backend = crate::device::open(&files, context_tokens, settings, (chosen, device))?;
     Ok(Loaded {
         version_digest: artifact.manifest_digest.to_string(),
-        model: plan.claim.model,
+        model: plan.claim.model.clone(),
         version: plan.claim.version,
         vocab,
         end_tokens,

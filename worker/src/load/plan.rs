@@ -15,8 +15,12 @@ use super::LoadError;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoadPlan {
-    /// The artifact's directory.
+    /// The artifact's directory; where it is fetched, the cache says which.
+    #[serde(default)]
     pub dir: PathBuf,
+    /// Where the files come from, when they are elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<PlanFetch>,
     /// Manifest digest of the version.
     pub digest: Digest,
     /// What the object says about the version.
@@ -28,6 +32,28 @@ pub struct LoadPlan {
     /// Where the verified bytes stay.
     #[serde(default)]
     pub placement: PlanPlacement,
+}
+
+/// Where the files come from, and how.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlanFetch {
+    /// The artifact's URI.
+    pub uri: String,
+    /// The folder of the cache.
+    pub cache: PathBuf,
+    /// Most bytes that the cache may hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_bytes: Option<u64>,
+    /// Most bytes a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// Files at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<usize>,
+    /// The folder where the Secret of the place is mounted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<PathBuf>,
 }
 
 /// Where the signature is.

@@ -9,6 +9,7 @@
 mod adapters;
 mod ahead;
 mod drafts;
+mod elsewhere;
 mod fake;
 mod flow;
 mod gateway;

@@ -56,6 +56,7 @@ pub(crate) fn artifact() -> Artifact {
     };
     let plan = LoadPlan {
         dir: model,
+        fetch: None,
         digest: signed.manifest_digest,
         claim: signed.claim,
         signature: PlanSignature::File(SIGNATURE_FILE.to_owned()),

@@ -67,11 +67,23 @@ pub struct Manifest {
 /// Where the files are.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.secret) || !self.uri.matches('^(file:|pvc://)')").message("secret belongs to places that files are fetched from: nothing is fetched from file: and pvc://").field_path(".secret")
+)]
 pub struct Artifact {
     /// `file:` (relative to the manifest that names it, or absolute), `oci://`, `https://`, `s3://`, `gs://`, `az://` or `pvc://`.
     #[schemars(length(min = 6, max = 1024))]
     #[x_kube(validation = Rule::new("self.matches('^(file:|oci://|https://|s3://|gs://|az://|pvc://)[^ ]+$')").message("uri must start with file:, oci://, https://, s3://, gs://, az:// or pvc:// and have no spaces"))]
     pub uri: String,
+
+    /// The Secret in the same namespace that says how the place is spoken to: credentials and settings under the names that the environment
+    /// has for them, and `.dockerconfigjson` or `tokens`. Only for places that files are fetched from. Not used by `weir up`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    )]
+    pub secret: Option<String>,
 }
 
 /// One file of the artifact.

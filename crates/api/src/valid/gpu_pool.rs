@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::{Problems, Validate, identity, unsigned};
 use crate::gpu_pool::{
-    self as raw, AcceleratorType, Engine, GpuPool, KvDtype, Priority, Queue, Scaling, Sharing,
-    WeightFormat,
+    self as raw, AcceleratorType, Engine, Fetch, GpuPool, KvDtype, Priority, Queue, Scaling,
+    Sharing, WeightFormat,
 };
+use crate::text::QuantityText;
 
 /// A proven `GpuPool`.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,8 @@ pub struct ValidGpuPool {
     pub queue: QueueBounds,
     /// Classes of prompts in strictly rising order, at least one; where the last has a bound the pool takes nothing longer.
     pub prompt_classes: Vec<PromptClass>,
+    /// How workers fetch artifacts that are elsewhere.
+    pub fetch: FetchLimits,
     /// Where the pool is.
     pub region: Option<String>,
     /// Fields merged over the operator's pod template.
@@ -99,6 +102,19 @@ pub struct EngineLimits {
     pub weights: WeightFormat,
     /// Tokens guessed ahead per sequence and step; the worker's default where absent.
     pub draft_tokens: Option<u32>,
+}
+
+/// How workers fetch artifacts that are elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FetchLimits {
+    /// The claim that is their cache.
+    pub cache_claim: Option<String>,
+    /// Most bytes that the cache may hold.
+    pub cache_bytes: Option<u64>,
+    /// Most bytes a second that a worker fetches.
+    pub bytes_per_second: Option<u64>,
+    /// Files at the same time; the fetcher's default where absent.
+    pub parallel: Option<u32>,
 }
 
 /// How many runs may wait, and for how long, by priority.
@@ -165,6 +181,7 @@ impl Validate for GpuPool {
             ),
             queue: queue(&spec.queue.clone().unwrap_or_default(), problems),
             prompt_classes: prompt_classes(spec.prompt_classes.as_deref().unwrap_or_default()),
+            fetch: fetch(&spec.fetch.clone().unwrap_or_default(), problems),
             region: spec.region.clone(),
             pod_template: spec.pod_template.clone(),
         }
@@ -225,6 +242,25 @@ fn engine(given: &Engine, accelerator: AcceleratorType, problems: &mut Problems)
         kv_dtype: given.kv_dtype.unwrap_or(KvDtype::Bf16),
         weights: given.weights.unwrap_or(WeightFormat::Stored),
         draft_tokens: given.draft_tokens.map(unsigned),
+    }
+}
+
+fn fetch(given: &Fetch, problems: &mut Problems) -> FetchLimits {
+    let mut above_zero = |path: &str, text: Option<&QuantityText>| {
+        let bytes = text.map(|text| problems.bytes(path, Some(text), 1))?;
+        if bytes == 0 {
+            problems.push(
+                path,
+                "must be above 0: nothing would ever come; leave it out for no limit",
+            );
+        }
+        Some(bytes)
+    };
+    FetchLimits {
+        cache_claim: given.cache_claim.clone(),
+        cache_bytes: above_zero("spec.fetch.cacheSize", given.cache_size.as_ref()),
+        bytes_per_second: above_zero("spec.fetch.bytesPerSecond", given.bytes_per_second.as_ref()),
+        parallel: given.parallel.map(unsigned),
     }
 }
 

@@ -44,6 +44,8 @@ pub struct ValidModelVersion {
 pub struct ValidManifest {
     /// Where the files are fetched from; not signed.
     pub artifact_uri: String,
+    /// The Secret that says how the place is spoken to.
+    pub artifact_secret: Option<String>,
     /// Every file.
     pub files: Vec<ManifestFile>,
     /// The architecture as config.json names it.
@@ -90,6 +92,11 @@ impl ValidManifest {
         let (claim, path) = self.claim()?;
         let root = root.trim_end_matches('/');
         Some(format!("{root}/{claim}/{path}"))
+    }
+
+    /// Whether the files are fetched from elsewhere: neither a path nor a claim is where they are.
+    pub fn is_remote(&self) -> bool {
+        !self.artifact_uri.starts_with("file:") && !self.artifact_uri.starts_with("pvc://")
     }
 
     /// The PersistentVolumeClaim and the path in it, if `artifact_uri` is a `pvc:` URI without steps upwards.
@@ -233,6 +240,7 @@ fn manifest(manifest: &Manifest) -> ValidManifest {
     };
     ValidManifest {
         artifact_uri: manifest.artifact.uri.clone(),
+        artifact_secret: manifest.artifact.secret.clone(),
         files: manifest.files.iter().map(file).collect(),
         architecture: manifest.architecture.clone(),
         precision: manifest.precision,

@@ -163,6 +163,11 @@ fn what_a_schema_cannot_say_is_refused() {
         ),
         ("/spec/queue/maxWait", json!("0ms"), "spec.queue.maxWait"),
         (
+            "/spec/fetch",
+            json!({"bytesPerSecond": "0"}),
+            "spec.fetch.bytesPerSecond",
+        ),
+        (
             "/spec/queue/priorities",
             json!([{"priority": "batch", "maxWait": "0s"}]),
             "spec.queue.priorities[0].maxWait",

@@ -1,5 +1,7 @@
 //! Objects of S3, Google Cloud Storage and Azure, with the credentials that each cloud's own tools read from the environment.
 
+use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,8 +40,8 @@ impl Bucket {
     pub(crate) fn new(
         client: &reqwest::Client,
         cloud: Cloud,
-        name: &str,
-        prefix: &str,
+        (name, prefix): (&str, &str),
+        options: &BTreeMap<String, String>,
     ) -> Result<Self, FetchError> {
         // Only so much that a credential's server may be slow once: the fetch itself tries again, from where it ended.
         let retry = RetryConfig {
@@ -50,7 +52,10 @@ impl Bucket {
         let client = Shared(client.clone());
         let made: object_store::Result<Arc<dyn ObjectStore>> = match cloud {
             Cloud::S3 => {
-                let made = AmazonS3Builder::from_env()
+                let made = known(options)
+                    .fold(AmazonS3Builder::from_env(), |made, (key, value)| {
+                        made.with_config(key, value)
+                    })
                     .with_bucket_name(name)
                     .with_retry(retry)
                     .with_http_connector(client)
@@ -58,7 +63,11 @@ impl Bucket {
                 made.map(|store| Arc::new(store) as _)
             }
             Cloud::Google => {
-                let made = GoogleCloudStorageBuilder::from_env()
+                let made = known(options)
+                    .fold(
+                        GoogleCloudStorageBuilder::from_env(),
+                        |made, (key, value)| made.with_config(key, value),
+                    )
                     .with_bucket_name(name)
                     .with_retry(retry)
                     .with_http_connector(client)
@@ -66,7 +75,10 @@ impl Bucket {
                 made.map(|store| Arc::new(store) as _)
             }
             Cloud::Azure => {
-                let made = MicrosoftAzureBuilder::from_env()
+                let made = known(options)
+                    .fold(MicrosoftAzureBuilder::from_env(), |made, (key, value)| {
+                        made.with_config(key, value)
+                    })
                     .with_container_name(name)
                     .with_retry(retry)
                     .with_http_connector(client)
@@ -123,6 +135,14 @@ impl Bucket {
             body,
         })
     }
+}
+
+/// The options that a cloud's client knows.
+fn known<K: FromStr>(options: &BTreeMap<String, String>) -> impl Iterator<Item = (K, &str)> {
+    options.iter().filter_map(|(name, value)| {
+        let key = name.to_ascii_lowercase().parse().ok()?;
+        Some((key, value.as_str()))
+    })
 }
 
 fn fault(place: String, error: &Error) -> FetchError {

@@ -52,7 +52,8 @@ impl Registry {
             ..ClientConfig::default()
         };
         let client = Client::try_from(config).map_err(|error| client_fault(chain(&error)))?;
-        let auth = docker::credentials(parsed.resolve_registry(), parsed.repository())
+        let given = settings.registries.as_deref();
+        let auth = docker::credentials(given, parsed.resolve_registry(), parsed.repository())
             .map_err(client_fault)?;
         Ok(Self {
             client,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use base64::Engine as _;
 use serde_json::{Value, json};
 use weir_e2e::cluster::Kubectl;
 use weir_e2e::{Client, Signal, send, weir_command};
@@ -145,7 +146,8 @@ impl Player {
         pod["metadata"]["namespace"] = json!(NAMESPACE);
         self.kubectl.apply("play", &pod)?;
         let file = self.folder.join(format!("{name}.plan"));
-        std::fs::write(&file, plan["data"]["plan.json"].as_str().context("a plan")?)?;
+        let text = plan["data"]["plan.json"].as_str().context("a plan")?;
+        std::fs::write(&file, self.mounted(text, template)?)?;
         let mut command = vec!["worker".to_owned(), format!("--name={name}")];
         for argument in template["spec"]["containers"][0]["args"]
             .as_array()
@@ -172,6 +174,46 @@ impl Player {
             command,
         };
         Ok((name, played))
+    }
+
+    /// A plan whose folders are where this machine has what volumes have: one cache, as of a node, and the Secret's entries as files.
+    fn mounted(&self, plan: &str, template: &Value) -> Result<String> {
+        let mut plan: Value = serde_json::from_str(plan)?;
+        if plan["fetch"].is_null() {
+            return Ok(plan.to_string());
+        }
+        plan["fetch"]["cache"] = json!(self.folder.join("node-cache"));
+        let volumes = template["spec"]["volumes"].as_array().into_iter().flatten();
+        let mut of_place = volumes.filter(|volume| volume["name"] == "artifact-secret");
+        let named = of_place
+            .next()
+            .and_then(|volume| volume["secret"]["secretName"].as_str());
+        if let Some(name) = named {
+            plan["fetch"]["secret"] = json!(self.mount(name)?);
+        }
+        Ok(plan.to_string())
+    }
+
+    /// A Secret's entries as files.
+    fn mount(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.join(format!("secret-{name}"));
+        std::fs::create_dir_all(&folder)?;
+        let secret = self.kubectl.get(&["secret", name, "-n", NAMESPACE])?;
+        for (key, value) in secret["data"].as_object().into_iter().flatten() {
+            let value = value.as_str().context("base64")?;
+            let value = base64::engine::general_purpose::STANDARD.decode(value)?;
+            std::fs::write(folder.join(key), value)?;
+        }
+        Ok(folder)
+    }
+
+    pub(super) fn mount_again(&self) -> Result<()> {
+        for entry in std::fs::read_dir(&self.folder)?.flatten() {
+            if let Some(secret) = entry.file_name().to_string_lossy().strip_prefix("secret-") {
+                self.mount(secret)?;
+            }
+        }
+        Ok(())
     }
 
     fn end(&self, pods: &mut BTreeMap<String, PlayedPod>, name: &str) -> Result<()> {

@@ -38,25 +38,29 @@ fn pool(more: &Value) -> ValidGpuPool {
 }
 
 fn made(uri: &str, more: &Value) -> Result<Children, Refused> {
-    made_with(uri, more, false)
+    made_of(&version(uri), more, (None, false))
 }
 
-fn made_with(uri: &str, more: &Value, is_mutual: bool) -> Result<Children, Refused> {
-    let version = version(uri);
+fn made_of(
+    version: &ValidModelVersion,
+    more: &Value,
+    (node_cache, is_mutual): (Option<&str>, bool),
+) -> Result<Children, Refused> {
     let (id, claim) = (
-        VersionId::new(2, claimed_digest(&version)),
-        claim(&version).unwrap(),
+        VersionId::new(2, claimed_digest(version)),
+        claim(version).unwrap(),
     );
     let shape = Shape {
         namespace: "ns".to_owned(),
         worker_image: "weir-worker:1".to_owned(),
         artifacts: "/artifacts".to_owned(),
+        node_cache: node_cache.map(str::to_owned),
         is_mutual,
         drain_s: 300,
     };
     let trust = TrustPolicySpec::default();
     let signed = Signed {
-        version: &version,
+        version,
         id: &id,
         claim: &claim,
         trust: &trust,
@@ -92,7 +96,14 @@ fn a_worker_keeps_to_the_restricted_profile() {
 #[test]
 fn a_worker_asks_gateways_who_they_are_where_certificates_are_issued_and_else_says_that_it_does_not()
  {
-    let of = |is_mutual| made_with("pvc://models/tiny/v2", &json!({}), is_mutual).unwrap();
+    let of = |is_mutual| {
+        made_of(
+            &version("pvc://models/tiny/v2"),
+            &json!({}),
+            (None, is_mutual),
+        )
+        .unwrap()
+    };
     let pod = |children: &Children| children.deployment["spec"]["template"]["spec"].clone();
     let (plain, mutual) = (pod(&of(false)), pod(&of(true)));
     let has = |pod: &Value, argument: &str| {
@@ -153,27 +164,77 @@ fn a_worker_is_told_what_to_load_and_where_it_is() {
     );
 }
 
+/// The volume of this name, and where it is mounted.
+fn volume(children: &Children, name: &str) -> Option<(Value, Value)> {
+    let pod = &children.deployment["spec"]["template"]["spec"];
+    let find = |list: &Value| {
+        let mut list = list.as_array().unwrap().iter();
+        list.find(|one| one["name"] == name).cloned()
+    };
+    find(&pod["volumes"]).zip(find(&pod["containers"][0]["volumeMounts"]))
+}
+
 #[test]
-fn an_image_is_mounted_as_it_is_and_a_path_of_the_node_is_not() {
-    let image = made("oci://registry.example/tiny:2", &json!({})).unwrap();
-    let volumes = &image.deployment["spec"]["template"]["spec"]["volumes"];
-    assert!(
-        volumes.as_array().unwrap().contains(
-            &json!({"name": "artifact", "image": {"reference": "registry.example/tiny:2"}})
-        )
+fn what_is_elsewhere_is_fetched_by_the_worker_into_a_cache_with_the_secret_of_the_place() {
+    let mut version = version("s3://models/tiny/v2");
+    version.manifest.artifact_secret = Some("models-s3".to_owned());
+    let limits = json!({"fetch": {"bytesPerSecond": "100Mi", "cacheSize": "200Gi", "parallel": 2}});
+    let children = made_of(&version, &limits, (None, false)).unwrap();
+    let plan: Value =
+        serde_json::from_str(children.plan["data"]["plan.json"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        plan["fetch"],
+        json!({
+            "uri": "s3://models/tiny/v2", "cache": "/var/cache/weir/models", "cacheBytes": 200_u64 << 30,
+            "bytesPerSecond": 100 << 20, "parallel": 2, "secret": "/etc/weir-artifact",
+        })
     );
+    let served: Value =
+        serde_json::from_str(children.plan["data"]["version.json"].as_str().unwrap()).unwrap();
+    assert_eq!(served["fetch"]["secret"], "models-s3");
+    assert_eq!(served["fetch"]["files"][0]["path"], "weir-manifest.json");
+    let (secret, mount) = volume(&children, "artifact-secret").unwrap();
+    assert_eq!(secret["secret"]["secretName"], "models-s3");
+    assert_eq!(
+        (&mount["mountPath"], &mount["readOnly"]),
+        (&json!("/etc/weir-artifact"), &json!(true))
+    );
+    assert_eq!(children.policy["spec"]["egress"], json!([{}]));
+    // Without anything else the files are the pod's own, and take room of its node.
+    let (cache, mount) = volume(&children, CACHE).unwrap();
+    assert_eq!(cache["emptyDir"], json!({}));
+    assert_eq!(mount["mountPath"], "/var/cache/weir/models");
+    let requests = |children: &Children| {
+        children.deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+            .clone()
+    };
+    assert_eq!(requests(&children)["ephemeral-storage"], "1Mi");
+    // A folder of the node, or the pool's claim, outlives it.
+    let node = made_of(&version, &json!({}), (Some("/var/lib/weir/models"), false)).unwrap();
+    let (cache, _) = volume(&node, CACHE).unwrap();
+    assert_eq!(
+        cache["hostPath"],
+        json!({"path": "/var/lib/weir/models", "type": "Directory"})
+    );
+    assert_eq!(requests(&node).get("ephemeral-storage"), None);
+    let claim = json!({"fetch": {"cacheClaim": "models"}});
+    let claim = made_of(&version, &claim, (Some("/var/lib/weir/models"), false)).unwrap();
+    let (cache, _) = volume(&claim, CACHE).unwrap();
+    assert_eq!(
+        cache["persistentVolumeClaim"],
+        json!({"claimName": "models"})
+    );
+}
+
+#[test]
+fn nothing_is_fetched_from_a_path_and_whoever_gives_one_mounts_it() {
     let local = made("file:/models/tiny", &json!({})).unwrap();
     let volumes = &local.deployment["spec"]["template"]["spec"]["volumes"];
-    assert_eq!(
-        volumes.as_array().unwrap().len(),
-        2,
-        "whoever gives such a path mounts it by the pool's template"
-    );
+    assert_eq!(volumes.as_array().unwrap().len(), 2);
+    let plan = local.plan["data"]["plan.json"].as_str().unwrap();
     assert!(
-        local.plan["data"]["plan.json"]
-            .as_str()
-            .unwrap()
-            .contains("\"/models/tiny\"")
+        plan.contains("\"/models/tiny\"") && !plan.contains("fetch"),
+        "{plan}"
     );
 }
 

@@ -88,6 +88,7 @@ fn told(case: &Case) -> (String, String, String) {
         verdict: case.verdict.as_ref(),
         refusal: case.refusal.map(|reason| (reason, "why".to_owned())),
         rollout: case.rollout.as_ref().map(|rollout| (rollout, &head)),
+        fetch: None,
         contested: &[],
     };
     let status = status(&facts, Timestamp::UNIX_EPOCH);
@@ -221,6 +222,7 @@ fn an_adapter_is_refused_with_what_to_do_instead() {
         verdict: Some(&verdict),
         refusal: adapter_refusal(&adapter),
         rollout: None,
+        fetch: None,
         contested: &[],
     };
     let status = status(&facts, Timestamp::UNIX_EPOCH);
@@ -238,4 +240,54 @@ fn an_adapter_is_refused_with_what_to_do_instead() {
         );
     }
     assert_eq!(of(CONDITION_READY).status, "False");
+}
+
+#[test]
+fn a_version_whose_files_come_says_so_until_a_worker_has_them() {
+    let object = object("Production");
+    let valid = object.validate().unwrap();
+    let (verdict, head) = (verified(), Record::empty());
+    let starting = rollout(Stage::Registered, 1, 0, Some("Starting"));
+    let told = |state: &str, have: usize| {
+        let files = crate::fetches::Files {
+            state: state.to_owned(),
+            done_bytes: 30,
+            total_bytes: 100,
+            reason: Some("ArtifactDenied".to_owned()),
+            message: None,
+        };
+        let progress = Progress {
+            workers: 1,
+            have,
+            others: (have == 0)
+                .then(|| ("w".to_owned(), files))
+                .into_iter()
+                .collect(),
+        };
+        let facts = Facts {
+            object: &object,
+            valid: Ok(&valid),
+            verdict: Some(&verdict),
+            refusal: None,
+            rollout: Some((&starting, &head)),
+            fetch: Some(&progress),
+            contested: &[],
+        };
+        let all = status(&facts, Timestamp::UNIX_EPOCH).conditions;
+        let find = |type_: &str| {
+            let found = all.iter().find(|condition| condition.type_ == type_);
+            found.map(|found| format!("{} {}", found.status, found.reason))
+        };
+        (find(conditions::FETCHED), find(CONDITION_READY))
+    };
+    let both = |one: &str, other: &str| (Some(one.to_owned()), Some(other.to_owned()));
+    assert_eq!(
+        told("fetching", 0),
+        both("False Fetching", "False Fetching")
+    );
+    assert_eq!(
+        told("failed", 0),
+        both("False ArtifactDenied", "False ArtifactDenied")
+    );
+    assert_eq!(told("fetched", 1), both("True InCache", "False Starting"));
 }

@@ -55,6 +55,18 @@ fn rules_of_a_new_model_version_refuse_what_they_should() {
                 [("/spec/manifest/artifact/uri", json!("oci://host/a b"))],
                 "uri must start with",
             ),
+            refused(
+                "a Secret for a folder",
+                [("/spec/manifest/artifact/secret", json!("models-s3"))],
+                "spec.manifest.artifact.secret: secret belongs to places that files are fetched from",
+            ),
+            accepted(
+                "a Secret for a bucket",
+                [(
+                    "/spec/manifest/artifact",
+                    json!({"uri": "s3://models/tiny/2", "secret": "models-s3"}),
+                )],
+            ),
             accepted(
                 "oci",
                 [(
