@@ -21,7 +21,8 @@ cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed
                                      layer is named
 
   api     etcd and kube-apiserver (the default of `up`); needs Go
-  chart   Helm and the interpreter of Argo CD; needs Go
+  argo    the interpreter of Argo CD; needs Go
+  chart   Helm; needs Go
   chart-full   the older Helm, kubeconform and kube-score; needs Go
   places  a registry and an S3 server, that models are fetched from; needs Go
   scale   a thousand versions on nodes that kwok plays; needs Go
@@ -118,11 +119,12 @@ pub(crate) fn ready(extent: Extent) -> Vec<Layer> {
     let layers: &[Layer] = match extent {
         // Where they were built before, the places cost seconds; building them takes minutes.
         Extent::Usual if Binaries::find(Layer::Places).is_ok() => {
-            &[Layer::Api, Layer::Chart, Layer::Places]
+            &[Layer::Api, Layer::Argo, Layer::Chart, Layer::Places]
         }
-        Extent::Usual => &[Layer::Api, Layer::Chart],
+        Extent::Usual => &[Layer::Api, Layer::Argo, Layer::Chart],
         Extent::Full => &[
             Layer::Api,
+            Layer::Argo,
             Layer::Chart,
             Layer::ChartFull,
             Layer::Places,

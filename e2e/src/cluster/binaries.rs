@@ -1,5 +1,7 @@
 //! The programs a cluster is made of: pinned by Go modules in the repository, built once, kept by the hash of what pins them.
 
+mod modules;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
+pub use self::modules::MODULES;
 use super::tools;
 use crate::repository;
 
@@ -25,101 +28,6 @@ pub struct Module {
     programs: &'static [(&'static str, &'static str)],
 }
 
-/// What reports as its version what `go.mod` pins; a test holds the two together.
-const KUBERNETES_FLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
-    -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
-
-/// What Helm takes for the cluster's version where it has none to ask.
-const HELM_FLAGS: &str = "-s -w \
-    -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36 \
-    -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36";
-
-/// Everything that can be built, in the order in which it is worth building.
-pub const MODULES: &[Module] = &[
-    Module {
-        folder: "etcd",
-        ldflags: "-s -w",
-        tags: "",
-        programs: &[("etcd", "go.etcd.io/etcd/server/v3")],
-    },
-    Module {
-        folder: "kubernetes",
-        ldflags: KUBERNETES_FLAGS,
-        tags: "",
-        programs: &[
-            ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
-            ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-            (
-                "kube-controller-manager",
-                "k8s.io/kubernetes/cmd/kube-controller-manager",
-            ),
-            ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
-            ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
-            ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
-        ],
-    },
-    Module {
-        folder: "containerd",
-        ldflags: "-s -w",
-        tags: "no_btrfs,no_devmapper",
-        programs: &[
-            (
-                "containerd",
-                "github.com/containerd/containerd/v2/cmd/containerd",
-            ),
-            (
-                "containerd-shim-runc-v2",
-                "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
-            ),
-            ("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
-        ],
-    },
-    Module {
-        folder: "coredns",
-        ldflags: "-s -w",
-        tags: "",
-        programs: &[("coredns", "github.com/coredns/coredns")],
-    },
-    Module {
-        folder: "kwok",
-        ldflags: "-s -w",
-        tags: "",
-        programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
-    },
-    Module {
-        folder: "charts",
-        ldflags: HELM_FLAGS,
-        tags: "",
-        programs: &[
-            ("helm", "helm.sh/helm/v4/cmd/helm"),
-            ("helm3", "helm.sh/helm/v3/cmd/helm"),
-            (
-                "kubeconform",
-                "github.com/yannh/kubeconform/cmd/kubeconform",
-            ),
-            ("glua", "github.com/yuin/gopher-lua/cmd/glua"),
-        ],
-    },
-    Module {
-        folder: "places",
-        ldflags: "-s -w",
-        tags: "",
-        programs: &[
-            (
-                "registry",
-                "github.com/distribution/distribution/v3/cmd/registry",
-            ),
-            ("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
-        ],
-    },
-    Module {
-        folder: "kube-score",
-        ldflags: "-s -w",
-        tags: "",
-        programs: &[("kube-score", "github.com/zegl/kube-score/cmd/kube-score")],
-    },
-];
-
 /// How much of a cluster there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
@@ -129,7 +37,9 @@ pub enum Layer {
     Node,
     /// Nodes and pods that are only pretended, by the thousand.
     Scale,
-    /// Helm and the interpreter of Argo CD: what charts and scripts mean, without a cluster.
+    /// The interpreter of Argo CD: what its scripts mean, without a cluster.
+    Argo,
+    /// Helm: what charts mean, without a cluster.
     Chart,
     /// The older Helm, and what judges what a chart renders.
     ChartFull,
@@ -139,10 +49,11 @@ pub enum Layer {
 
 impl Layer {
     /// All layers, the cheapest first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Api,
         Self::Node,
         Self::Scale,
+        Self::Argo,
         Self::Chart,
         Self::ChartFull,
         Self::Places,
@@ -154,6 +65,7 @@ impl Layer {
             Self::Api => "api",
             Self::Node => "node",
             Self::Scale => "scale",
+            Self::Argo => "argo",
             Self::Chart => "chart",
             Self::ChartFull => "chart-full",
             Self::Places => "places",
@@ -172,7 +84,9 @@ impl Layer {
     pub fn check(self) -> Result<()> {
         match self {
             Self::Node => tools::check(),
-            Self::Api | Self::Chart | Self::ChartFull | Self::Places | Self::Scale => Ok(()),
+            Self::Api | Self::Argo | Self::Chart | Self::ChartFull | Self::Places | Self::Scale => {
+                Ok(())
+            }
         }
     }
 
@@ -201,7 +115,8 @@ impl Layer {
                 "kube-scheduler",
                 "kwok",
             ],
-            Self::Chart => &["helm", "glua"],
+            Self::Chart => &["helm"],
+            Self::Argo => &["argo-lua"],
             Self::ChartFull => &["helm", "helm3", "kubeconform", "kube-score"],
             Self::Places => &["registry", "versitygw"],
         }
@@ -283,8 +198,7 @@ impl Module {
     /// The folder of what was built: named by everything that decides what is built, outside the checkout so that clones share it.
     fn cache(&self) -> Result<PathBuf> {
         let mut hash = Sha256::new();
-        for file in ["go.mod", "go.sum", "tools.go"] {
-            let path = self.path().join(file);
+        for path in self.sources()? {
             hash.update(
                 std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?,
             );
@@ -292,6 +206,23 @@ impl Module {
         hash.update(format!("{}\n{}\n", self.ldflags, self.tags));
         let name = format!("{}-{}", self.folder, hex::encode(&hash.finalize()[..6]));
         Ok(cache_root()?.join(name))
+    }
+
+    /// What decides what is built: `go.mod`, `go.sum`, and what names or is the programs.
+    fn sources(&self) -> Result<Vec<PathBuf>> {
+        let folder = self.path();
+        let listed = std::fs::read_dir(&folder)
+            .with_context(|| format!("reading {}", folder.display()))?
+            .flatten();
+        let mut code: Vec<PathBuf> = listed
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|end| end == "go"))
+            .collect();
+        code.sort();
+        Ok([folder.join("go.mod"), folder.join("go.sum")]
+            .into_iter()
+            .chain(code)
+            .collect())
     }
 
     fn build(&self, program: &str, package: &str) -> Result<()> {
@@ -346,6 +277,7 @@ pub(super) fn cache_root() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::modules::KUBERNETES_FLAGS;
     use super::*;
 
     #[test]

@@ -1,45 +1,26 @@
 //! What Argo CD makes of a status, by the scripts in `argocd/`, in the interpreter that it runs them with.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use weir_e2e::cluster::{self, Binaries, Layer};
 use weir_e2e::repository;
 
-fn lua(value: &Value) -> String {
-    match value {
-        Value::Object(fields) => {
-            let fields = fields
-                .iter()
-                .map(|(key, value)| format!("[{key:?}]={}", lua(value)));
-            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
-        }
-        Value::Array(items) => format!(
-            "{{{}}}",
-            items.iter().map(lua).collect::<Vec<_>>().join(",")
-        ),
-        other => other.to_string(),
+/// What a script returns for an object, or what it fails with.
+fn run(binaries: &Binaries, script: &str, object: &Value) -> Result<Value, String> {
+    let mut command = Command::new(binaries.path("argo-lua").unwrap());
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = piped.stderr(Stdio::piped()).spawn().unwrap();
+    let asked = json!({"script": script, "obj": object}).to_string();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(asked.as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-}
-
-fn say(binaries: &Binaries, script: &str, object: &Value, print: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("script.lua");
-    let text = format!(
-        "obj = {}\nlocal result = (function()\n{script}\nend)()\n{print}\n",
-        lua(object)
-    );
-    std::fs::write(&file, text).unwrap();
-    let output = Command::new(binaries.path("glua").unwrap())
-        .arg(file)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    Ok(serde_json::from_slice(&output.stdout).unwrap())
 }
 
 fn settings() -> Value {
@@ -63,7 +44,7 @@ fn version(generation: i64, attempt: Option<&str>, conditions: &[[&str; 3]]) -> 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table, one row a case")]
 fn argo_cd_reads_health_as_the_operator_means_it() {
-    let Some(binaries) = cluster::layer(Layer::Chart, "health in Argo CD").unwrap() else {
+    let Some(binaries) = cluster::layer(Layer::Argo, "health in Argo CD").unwrap() else {
         return;
     };
     let settings = settings();
@@ -144,18 +125,15 @@ fn argo_cd_reads_health_as_the_operator_means_it() {
             &cases[..2]
         };
         for (object, want) in common {
-            assert_eq!(
-                say(&binaries, script, object, "print(result.status)"),
-                *want,
-                "{kind} {object}"
-            );
+            let health = run(&binaries, script, object).unwrap();
+            assert_eq!(health["status"], *want, "{kind} {object}");
         }
     }
 }
 
 #[test]
 fn actions_of_argo_cd_are_requests_that_the_operator_reads() {
-    let Some(binaries) = cluster::layer(Layer::Chart, "actions in Argo CD").unwrap() else {
+    let Some(binaries) = cluster::layer(Layer::Argo, "actions in Argo CD").unwrap() else {
         return;
     };
     let text = settings()["resource.customizations.actions.weir.dev_ModelVersion"].clone();
@@ -181,27 +159,42 @@ fn actions_of_argo_cd_are_requests_that_the_operator_reads() {
     );
     for action in actions["definitions"].as_array().unwrap() {
         let name = action["name"].as_str().unwrap();
-        let said = say(
-            &binaries,
-            action["action.lua"].as_str().unwrap(),
-            &object,
-            "print(result.metadata.annotations['weir.dev/request'])",
-        );
-        let request: Value = serde_json::from_str(&said).unwrap();
+        let script = action["action.lua"].as_str().unwrap();
+        let after =
+            run(&binaries, script, &object).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let said = after["metadata"]["annotations"]["weir.dev/request"].as_str();
+        let request: Value = serde_json::from_str(said.unwrap()).unwrap();
         assert_eq!(request["action"], name.replace("-full", "Full"));
         assert_eq!(request["attempt"], "v2-1");
-        assert_eq!(request["step"] == 2, name.starts_with("promote"), "{said}");
-        let discover = format!("print(result['{name}'].disabled)");
-        let is_disabled = say(
-            &binaries,
-            actions["discovery.lua"].as_str().unwrap(),
-            &object,
-            &discover,
-        );
         assert_eq!(
-            is_disabled == "true",
-            ["pause", "undo"].contains(&name),
-            "{name}"
+            request["step"] == 2,
+            name.starts_with("promote"),
+            "{request}"
         );
+        let script = actions["discovery.lua"].as_str().unwrap();
+        let offered = run(&binaries, script, &object).unwrap();
+        let is_disabled = offered[name]["disabled"] == true;
+        assert_eq!(is_disabled, ["pause", "undo"].contains(&name), "{name}");
     }
+}
+
+#[test]
+fn scripts_have_of_the_systems_library_what_argo_cd_gives_them() {
+    let Some(binaries) = cluster::layer(Layer::Argo, "the sandbox of Argo CD").unwrap() else {
+        return;
+    };
+    let given =
+        "local os = require(\"os\") return {time = os.time() > 0, files = os.remove ~= nil}";
+    let given = run(&binaries, given, &json!({})).unwrap();
+    assert_eq!(given, json!({"time": true, "files": false}));
+    for missing in [
+        "os.time()",
+        "string.format('%d', 1)",
+        "io.open('/etc/passwd')",
+    ] {
+        let refused = run(&binaries, &format!("return {{x = {missing}}}"), &json!({}));
+        assert!(refused.unwrap_err().contains("non-table"), "{missing}");
+    }
+    let endless = run(&binaries, "while true do end", &json!({}));
+    assert!(endless.unwrap_err().contains("deadline"));
 }

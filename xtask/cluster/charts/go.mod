@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/yannh/kubeconform v0.8.0
-	github.com/yuin/gopher-lua v1.1.2
 	helm.sh/helm/v3 v3.22.0
 	helm.sh/helm/v4 v4.3.2
 )

@@ -1,11 +1,10 @@
 //go:build tools
 
-// Package tools pins the programs that render and check charts and the scripts of Argo CD.
+// Package tools pins the programs that render and check charts.
 package tools
 
 import (
 	_ "github.com/yannh/kubeconform/cmd/kubeconform"
-	_ "github.com/yuin/gopher-lua/cmd/glua"
 	_ "helm.sh/helm/v3/cmd/helm"
 	_ "helm.sh/helm/v4/cmd/helm"
 )
