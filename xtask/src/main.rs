@@ -14,6 +14,7 @@ mod crds;
 mod deps;
 mod e2e;
 mod repo;
+mod sbom;
 mod test;
 mod tidy;
 
@@ -26,6 +27,7 @@ cargo xtask COMMAND
   crds    write crds/*.yaml from crates/api, and the chart's copies (--check: only compare)
   deps    check the edges between the workspace's crates
   e2e     run the tests on a Kubernetes cluster, or hold one up for people (e2e --help for options)
+  sbom    write what an image's program is made of (sbom --help for options)
   tidy    check file lengths, TODOs and generated files
   test    run everything a change must pass, and install what that needs (--full: all fault counts)
 ";
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["crds", "--check"] => crds::check(),
         ["deps"] => deps::check(),
         ["e2e", options @ ..] => e2e::run(options),
+        ["sbom", options @ ..] => sbom::run(options),
         ["tidy"] => tidy::check(),
         ["test"] => test::run(test::Extent::Usual),
         ["test", "--full"] => test::run(test::Extent::Full),
