@@ -99,7 +99,7 @@ pub async fn run(
     }
     let mut plan = LoadPlan::read(&load_plan)?;
     let brought = tokio::select! {
-        brought = bring(&mut plan, &files, announcer) => brought?,
+        brought = bring(&mut plan, &load_plan, (&files, announcer)) => brought?,
         () = shutdown.cancelled() => return Ok(Ended::Drained),
     };
     let loading = tokio::task::spawn_blocking({

@@ -166,11 +166,9 @@ impl<D: Device> CudaBackend<D> {
         Ok(backend)
     }
 
-    /// Starts every step anew from here on, also those that were recorded: for tests and measurements.
-    #[must_use]
-    pub fn without_replays(mut self) -> Self {
-        self.replays = false;
-        self
+    /// Whether steps that were recorded are replayed, as they are by itself, or started anew: for comparisons.
+    pub fn set_replays(&mut self, replays: bool) {
+        self.replays = replays;
     }
 
     /// Has the device decide how it multiplies in steps of every size.
@@ -215,8 +213,10 @@ impl<D: Device> CudaBackend<D> {
             self.pass().run(&shape)?;
             self.device.begin_record(rows)?;
             let recorded = self.pass().run(&shape);
-            self.device.end_record()?;
+            let ended = self.device.end_record();
+            // What broke a recording comes first: its end only says that it is broken.
             recorded?;
+            ended?;
         }
         Ok(())
     }

@@ -222,7 +222,11 @@ impl FetchError {
     }
 }
 
-/// An error with what caused it, in one line.
+/// Bytes of a library's or a server's words that are passed on.
+const WORDS: usize = 1000;
+
+/// An error with what caused it, in one line, as anybody may read it: addresses without their queries, which may be signatures, and no more
+/// of a server's answer than says what is wrong.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -234,5 +238,45 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
+    let mut text = without_queries(&text);
+    if text.len() > WORDS {
+        text.truncate(text.floor_char_boundary(WORDS));
+        text.push('…');
+    }
     text
+}
+
+/// Text whose addresses end before their queries.
+fn without_queries(text: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || "\"'`<>()[]{}".contains(c);
+    let mut left = text;
+    let mut told = String::with_capacity(text.len());
+    while let Some(scheme) = left.find("://") {
+        let (before, address) = left.split_at(scheme + 3);
+        let (address, rest) = address.split_at(address.find(is_end).unwrap_or(address.len()));
+        told.push_str(before);
+        match address.split_once('?') {
+            Some((place, _)) => told.extend([place, "?…"]),
+            None => told.push_str(address),
+        }
+        left = rest;
+    }
+    told + left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_of_addresses_and_long_answers_are_not_passed_on() {
+        let error = |text: &str| chain(&io::Error::other(text.to_owned()));
+        assert_eq!(
+            error("url https://s.example/a/b?X-Amz-Signature=abc&d=e, body (http://x?q) \"z://y\""),
+            "url https://s.example/a/b?… body (http://x?…) \"z://y\""
+        );
+        assert_eq!(error("no address? none"), "no address? none");
+        let long = error(&"ä".repeat(4000));
+        assert!(long.len() <= WORDS + 3 && long.ends_with('…'), "{long}");
+    }
 }

@@ -65,6 +65,17 @@ pub(crate) const CREATIONS: &[Row] = &[
         "uri must start with file:, oci://",
     ),
     version(
+        &[("/spec/manifest/artifact/secret", "models-s3")],
+        "secret belongs to places that files are fetched from",
+    ),
+    version(
+        &[(
+            "/spec/manifest/artifact",
+            "{uri: 's3://models/tiny/2', secret: weir-authority}",
+        )],
+        "secret must not begin with weir-",
+    ),
+    version(
         &[(
             "/spec/rollout",
             "{steps: [{weightPercent: 25, bake: 60s}, {weightPercent: 25, bake: 60s}]}",

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -49,6 +49,8 @@ const SECRETS_EVERY: Duration = Duration::from_secs(10);
 const SECRETS_WITHIN: Duration = Duration::from_secs(5);
 /// How long whoever hands a table over waits until it is in force; he asks later where it takes longer.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(1);
+/// How long a gateway that starts waits for the texts of versions that are elsewhere, before it takes part without them.
+const FIRST_TEXTS: Duration = Duration::from_mins(2);
 /// The ConfigMap with settings of the whole gateway.
 const SETTINGS: &str = "weir-gateway";
 
@@ -201,7 +203,7 @@ impl Cluster {
     }
 
     async fn keep_applied(&self, gateway: Gateway, readiness: Readiness) {
-        let mut basis = String::new();
+        let (mut basis, begun) = (String::new(), Instant::now());
         loop {
             let this = self.clone();
             // Reads tokenizers, hashes them, and syncs tables to the disk.
@@ -211,13 +213,17 @@ impl Cluster {
                     gateway.apply(snapshot);
                     self.0.applied.notify_waiters();
                     basis = now;
-                    readiness.set_ready("snapshot");
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
                     tracing::error!(%error, "routing tables cannot be kept, so that none is taken");
                 }
                 Err(error) => tracing::error!(%error, "a snapshot could not be made"),
+            }
+            // A gateway that does not know a model yet that others serve would take their place and say that there is none. Others must not
+            // wait for ever for one whose files nobody can fetch.
+            if !basis.is_empty() && (!self.0.texts.are_coming() || begun.elapsed() > FIRST_TEXTS) {
+                readiness.set_ready("snapshot");
             }
             let again = if self.0.texts.has_failed() {
                 Duration::from_secs(5)

@@ -34,7 +34,11 @@ enum Read {
     Done(Text),
     /// Its files are on their way.
     Coming,
-    Failed(Instant),
+    Failed {
+        at: Instant,
+        /// Its files are elsewhere, and may come yet.
+        is_remote: bool,
+    },
 }
 
 /// What a gateway knows of a version.
@@ -67,9 +71,9 @@ impl Texts {
     pub(super) fn get(&self, plan: &Served) -> Option<Text> {
         match self.0.read.lock().get(&plan.digest) {
             Some(Read::Done(text)) if text.file == plan.references => return Some(text.clone()),
-            Some(Read::Failed(at)) if at.elapsed() < RETRY => return None,
+            Some(Read::Failed { at, .. }) if at.elapsed() < RETRY => return None,
             Some(Read::Coming) => return None,
-            Some(Read::Done(_) | Read::Failed(_)) | None => {}
+            Some(Read::Done(_) | Read::Failed { .. }) | None => {}
         }
         if let Some(elsewhere) = &plan.fetch {
             self.begin(plan, elsewhere.clone());
@@ -104,7 +108,9 @@ impl Texts {
             Err(cause) => {
                 let (digest, dir) = (&plan.digest, plan.dir.display());
                 tracing::error!(digest, %dir, cause, "a version cannot be served from here");
-                (Read::Failed(Instant::now()), None)
+                let at = Instant::now();
+                let is_remote = plan.fetch.is_some();
+                (Read::Failed { at, is_remote }, None)
             }
         };
         self.0.read.lock().insert(plan.digest.clone(), read);
@@ -114,7 +120,18 @@ impl Texts {
     /// Whether something is to be tried again.
     pub(super) fn has_failed(&self) -> bool {
         let read = self.0.read.lock();
-        read.values().any(|read| matches!(read, Read::Failed(_)))
+        let failed = |read: &Read| matches!(read, Read::Failed { .. });
+        read.values().any(failed)
+    }
+
+    /// Whether the text of a version that is elsewhere has not come yet.
+    pub(super) fn are_coming(&self) -> bool {
+        let is_coming = |read: &Read| match read {
+            Read::Coming => true,
+            Read::Failed { is_remote, .. } => *is_remote,
+            Read::Done(_) => false,
+        };
+        self.0.read.lock().values().any(is_coming)
     }
 
     /// Forgets versions that are gone.

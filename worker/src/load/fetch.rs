@@ -3,6 +3,7 @@
 //! What does not come is tried again for ever, since people mend it from outside: they upload a file, or correct a Secret. Whoever asks on
 //! the admin port is told how far it is, and why it does not go on.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,29 +68,31 @@ impl Files {
 }
 
 /// Brings the files of a plan that are elsewhere, and says in the plan where they are; what is returned keeps them there. Ends only with
-/// them: dropping the future stops it, and keeps what came.
+/// them: dropping the future stops it, and keeps what came. Before each attempt, and at the end, it is read anew what `path` says of the
+/// same version: another place, or that a key is revoked.
 ///
 /// # Errors
 /// The plan's trust policy or signature cannot be used.
 pub(crate) async fn bring(
     plan: &mut LoadPlan,
-    files: &Files,
-    announcer: &Announcer,
+    path: &Path,
+    (files, announcer): (&Files, &Announcer),
 ) -> Result<Option<Lease>, LoadError> {
-    let Some(how) = plan.fetch.clone() else {
-        return Ok(None);
-    };
-    let policy = TrustPolicy::new(plan.trust.clone()).map_err(LoadError::Policy)?;
-    let bundle = plan.signature.decode();
-    let bundle = bundle.map_err(LoadError::BundleMalformed)?;
-    if matches!(plan.signature, PlanSignature::Bundle(_)) {
-        // What nobody signed who may is not worth a byte.
-        check_claim(&bundle, &policy, Timestamp::now(), &plan.claim).map_err(LoadError::Refused)?;
-    }
     let mut wait = FIRST_WAIT;
     loop {
+        let Some(how) = plan.fetch.clone() else {
+            return Ok(None);
+        };
+        let policy = TrustPolicy::new(plan.trust.clone()).map_err(LoadError::Policy)?;
+        let bundle = plan.signature.decode();
+        let bundle = bundle.map_err(LoadError::BundleMalformed)?;
+        if matches!(plan.signature, PlanSignature::Bundle(_)) {
+            // What nobody signed who may is not worth a byte.
+            let checked = check_claim(&bundle, &policy, Timestamp::now(), &plan.claim);
+            checked.map_err(LoadError::Refused)?;
+        }
         files.set(State::Coming);
-        tracing::info!(uri = how.uri, cache = %how.cache.display(), "fetching");
+        tracing::info!(digest = %plan.digest, cache = %how.cache.display(), "fetching");
         let error = match once(plan, &how, &policy, (files, announcer)).await {
             Ok(Fetched { dir, lease }) => {
                 let reading = files.0.meter.read();
@@ -99,6 +102,7 @@ pub(crate) async fn bring(
                     "fetched"
                 );
                 files.set(State::Here);
+                renew(plan, path);
                 plan.dir = dir;
                 return Ok(Some(lease));
             }
@@ -110,6 +114,16 @@ pub(crate) async fn bring(
         files.set(State::Failed { reason, message });
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(LONGEST_WAIT);
+        renew(plan, path);
+    }
+}
+
+/// Takes what a plan says now, where it is still of the same version; a plan that is gone or broken changes nothing.
+fn renew(plan: &mut LoadPlan, path: &Path) {
+    if let Ok(now) = LoadPlan::read(path)
+        && now.digest == plan.digest
+    {
+        *plan = now;
     }
 }
 

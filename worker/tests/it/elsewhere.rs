@@ -162,3 +162,26 @@ fn files_are_fetched_with_what_the_secret_says_and_a_worker_that_has_them_asks_n
     again.line("ready");
     assert_eq!(web.asked.load(Ordering::Relaxed), asked);
 }
+
+#[test]
+fn a_place_that_is_corrected_while_a_worker_waits_is_the_one_it_asks_next() {
+    let artifact = artifact();
+    let web = Web::start(&artifact.plan.dir);
+    let secret = secret(&artifact, &web, TOKEN);
+    let right = plan(&artifact, &web, &secret);
+    let mut wrong = right.clone();
+    wrong["fetch"]["uri"] = json!(format!("https://{}/nowhere", web.address));
+    let admin = admin();
+    let mut worker = artifact.start_with(&["--admin", &admin], &wrong);
+    wait(&admin, |files| files["state"] == "failed");
+    // A plan of another version is none of its business.
+    let path = artifact.dir.path().join("plan.json");
+    let mut other = right.clone();
+    other["digest"] = json!(format!("sha256:{}", "0".repeat(64)));
+    fs::write(&path, other.to_string()).unwrap();
+    let asked = web.asked.load(Ordering::Relaxed);
+    wait(&admin, |_| web.asked.load(Ordering::Relaxed) > asked);
+    fs::write(&path, right.to_string()).unwrap();
+    let ready = worker.line("ready");
+    assert_eq!(ready["digest"], artifact.plan.digest.to_string());
+}

@@ -68,7 +68,8 @@ pub struct Manifest {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.secret) || !self.uri.matches('^(file:|pvc://)')").message("secret belongs to places that files are fetched from: nothing is fetched from file: and pvc://").field_path(".secret")
+    validation = Rule::new("!has(self.secret) || !self.uri.matches('^(file:|pvc://)')").message("secret belongs to places that files are fetched from: nothing is fetched from file: and pvc://").field_path(".secret"),
+    validation = Rule::new("!has(self.secret) || !self.secret.startsWith('weir-')").message("secret must not begin with weir-: such Secrets are the install's own, and no pod that runs a model has them").field_path(".secret")
 )]
 pub struct Artifact {
     /// `file:` (relative to the manifest that names it, or absolute), `oci://`, `https://`, `s3://`, `gs://`, `az://` or `pvc://`.

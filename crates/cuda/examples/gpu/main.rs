@@ -2,7 +2,7 @@
 //!
 //! `gpu parity DIR` runs the models in a folder, and some with random weights, on the CPU and on the GPU; steps that are replayed against ones
 //! that are started anew; and steps that are started before the one before was read against ones that are not.
-//! `gpu speed SHAPE...` measures random weights of these shapes. `gpu host` measures what a step costs the host, and needs no GPU. Each line of the output is JSON. The exit status is 3 where there is no GPU.
+//! `gpu devices` only opens it. `gpu speed SHAPE...` measures random weights of these shapes. `gpu host` measures what a step costs the host, and needs no GPU. Each line of the output is JSON. The exit status is 3 where there is no GPU.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -19,12 +19,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use weir_cuda::gpu::{Gpu, GpuInfo, KernelCache, Libraries, NoGpu};
-use weir_cuda::kernels::Variant;
+use weir_cuda::kernels::{ActType, CacheType, Variant};
 
 /// The GPU that everything runs on.
 struct Machine {
     libraries: Libraries,
     info: GpuInfo,
+    /// Cases share kernels, and compiling them takes longer than running them.
+    cache: KernelCache,
 }
 
 impl Machine {
@@ -34,12 +36,22 @@ impl Machine {
         Ok(Self {
             libraries,
             info: info.ok_or(NoGpu::NoDevice)?,
+            cache: KernelCache::new(std::env::var_os("WEIR_KERNEL_CACHE").map(Into::into)),
         })
     }
 
+    /// Compiles and loads kernels, and runs nothing.
+    fn probe(&self) -> Result<(), Box<dyn Error>> {
+        let variant = Variant {
+            act: ActType::Bf16,
+            cache: CacheType::Act,
+            head_dim: 64,
+        };
+        self.open(&variant).map(drop)
+    }
+
     fn open(&self, variant: &Variant) -> Result<Gpu, Box<dyn Error>> {
-        let cache = KernelCache::new(None);
-        Ok(Gpu::open(self.libraries, &self.info, variant, &cache)?)
+        Ok(Gpu::open(self.libraries, &self.info, variant, &self.cache)?)
     }
 }
 
@@ -67,10 +79,11 @@ fn main() -> ExitCode {
         info.driver_version
     );
     let done = match words.as_slice() {
+        ["devices"] => machine.probe(),
         ["parity", folder] => compare(&machine, Path::new(folder)),
         ["speed", shapes @ ..] if !shapes.is_empty() => speed::run(&machine, shapes),
         _ => {
-            eprintln!("usage: gpu host | gpu parity DIR | gpu speed 0.5B|1B|8B...");
+            eprintln!("usage: gpu host | gpu devices | gpu parity DIR | gpu speed 0.5B|1B|8B...");
             return ExitCode::from(2);
         }
     };

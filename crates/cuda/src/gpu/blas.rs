@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use cudarc::cublaslt::result::{self, CublasError};
@@ -17,6 +18,8 @@ use crate::kernels::ActType;
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 /// `CUBLAS_OP_T`, which is not among the bindings of this library.
 const TRANSPOSED: i32 = 1;
+/// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`; not to split at all is always allowed.
+const FULL_REDUCTION: u32 = 2;
 /// Rows up to which each number of them has a plan of its own; beyond, as many share one.
 pub(super) const EXACT_ROWS: usize = 256;
 
@@ -101,13 +104,28 @@ impl Blas {
         }
     }
 
-    /// Chooses how a product, and every other of its shape, is carried out.
+    /// Chooses how a product, and every other of its shape, is carried out. What was chosen for more rows may not do for these: then they
+    /// get a plan of their own.
     pub(super) fn prepare(&mut self, product: &Product) -> Result<(), CublasError> {
-        self.plan_of(product).map(|_| ())
+        let handle = self.handle;
+        let plan = self.plan_of(product)?;
+        plan.set_rows(product.rows)?;
+        if plan.is_right(handle) {
+            return Ok(());
+        }
+        let exact = Shape::exactly(product);
+        let plan = self.plan(&exact)?;
+        self.plans.insert(exact, plan);
+        Ok(())
     }
 
     fn plan_of(&mut self, product: &Product) -> Result<&mut Plan, CublasError> {
-        let shape = Shape::of(product);
+        let exact = Shape::exactly(product);
+        let shape = if self.plans.contains_key(&exact) {
+            exact
+        } else {
+            Shape::of(product)
+        };
         if !self.plans.contains_key(&shape) {
             let plan = self.plan(&shape)?;
             self.plans.insert(shape, plan);
@@ -166,6 +184,13 @@ impl Blas {
             (&raw const bytes).cast(),
             size_of_val(&bytes),
         )?;
+        // Parts of a sum are added in f32, whatever the result is stored in.
+        let reduction = FULL_REDUCTION;
+        set(
+            Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            (&raw const reduction).cast(),
+            size_of_val(&reduction),
+        )?;
         let [weights, x, out] = shape.alignment;
         for (attribute, alignment) in [
             (
@@ -207,14 +232,19 @@ impl Drop for Blas {
 }
 
 impl Shape {
+    /// That a product shares with others.
     fn of(product: &Product) -> Self {
+        let mut shape = Self::exactly(product);
+        if shape.rows > EXACT_ROWS {
+            shape.rows = shape.rows.next_multiple_of(EXACT_ROWS);
+        }
+        shape
+    }
+
+    fn exactly(product: &Product) -> Self {
         let alignment = |address: u64| 1 << address.trailing_zeros().min(8);
         Self {
-            rows: if product.rows <= EXACT_ROWS {
-                product.rows
-            } else {
-                product.rows.next_multiple_of(EXACT_ROWS)
-            },
+            rows: product.rows,
             outputs: product.outputs,
             inputs: product.inputs,
             stride: product.stride,
@@ -225,6 +255,27 @@ impl Shape {
 }
 
 impl Plan {
+    /// Whether the algorithm carries out the product with as many rows as are said now.
+    fn is_right(&self, handle: sys::cublasLtHandle_t) -> bool {
+        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+        // SAFETY: all handles live, and the result is plain numbers with room of its size.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                handle,
+                self.operation,
+                self.weights,
+                self.x,
+                self.out,
+                self.out,
+                &raw const self.algorithm,
+                found.as_mut_ptr(),
+            )
+        };
+        // SAFETY: zeros are a value of each of its fields, and the call wrote others where it succeeded.
+        let needs = unsafe { found.assume_init() }.workspaceSize;
+        status.result().is_ok() && needs <= WORKSPACE_BYTES
+    }
+
     /// Says how many rows there are, where another number was said.
     fn set_rows(&mut self, rows: usize) -> Result<(), CublasError> {
         if self.rows == rows {

@@ -59,6 +59,7 @@ fn random(architecture: Architecture, heads: (usize, usize, usize)) -> RandomSha
         kv_heads,
         head_dim,
         vocab: 200,
+        is_sharp: false,
         seed: 3,
     }
 }

@@ -60,6 +60,14 @@ fn rules_of_a_new_model_version_refuse_what_they_should() {
                 [("/spec/manifest/artifact/secret", json!("models-s3"))],
                 "spec.manifest.artifact.secret: secret belongs to places that files are fetched from",
             ),
+            refused(
+                "a Secret of the install's own",
+                [(
+                    "/spec/manifest/artifact",
+                    json!({"uri": "s3://models/tiny/2", "secret": "weir-authority"}),
+                )],
+                "spec.manifest.artifact.secret: secret must not begin with weir-",
+            ),
             accepted(
                 "a Secret for a bucket",
                 [(

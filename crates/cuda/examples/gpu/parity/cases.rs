@@ -94,7 +94,8 @@ impl Case {
         longest: usize,
     ) -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
-        shape.write(folder.path())?;
+        let is_sharp = (weights, cache) == (WeightFormat::Stored, CacheType::Act);
+        RandomShape { is_sharp, ..shape }.write(folder.path())?;
         let RandomShape {
             architecture,
             head_dim,
@@ -177,6 +178,7 @@ pub(crate) fn wide() -> Result<Vec<Case>, Failure> {
             kv_heads,
             head_dim,
             vocab: 1000,
+            is_sharp: false,
             seed: 7,
         };
         cases.push(Case::random(shape, weights, cache, 610)?);

@@ -27,6 +27,9 @@ pub(crate) struct RandomShape {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) vocab: usize,
+    /// Whether attention looks at few positions, so that none is missed unseen. What is rounded to eight bits would look at others, so a
+    /// case says it by how it is kept.
+    pub(crate) is_sharp: bool,
     pub(crate) seed: u64,
 }
 
@@ -90,6 +93,15 @@ impl RandomShape {
         all
     }
 
+    /// How large a matrix is beside the usual: queries, and what attention says.
+    fn scale(&self, name: &str) -> f32 {
+        match name.rsplit('.').nth(1) {
+            Some("q_proj") if self.is_sharp => 4.0,
+            Some("o_proj") if self.is_sharp => 2.0,
+            _ => 1.0,
+        }
+    }
+
     /// Writes configuration and weights, in bf16, into a folder.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Failure> {
         let (mut header, mut data) = (String::new(), Vec::new());
@@ -98,7 +110,7 @@ impl RandomShape {
             let begin = data.len();
             // Weights of rows that keep what goes through them near its size; norms about one.
             let (middle, spread) = match (sizes.as_slice(), name.ends_with("bias")) {
-                ([_, inputs], _) => (0.0, 3.0 / (*inputs as f32).sqrt()),
+                ([_, inputs], _) => (0.0, 3.0 * self.scale(&name) / (*inputs as f32).sqrt()),
                 (_, true) => (0.0, 0.5),
                 _ => (1.0, 0.4),
             };

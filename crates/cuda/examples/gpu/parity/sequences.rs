@@ -15,7 +15,7 @@ pub(crate) struct Plan {
     pub(crate) longest: usize,
     /// Most tokens of a prompt in one step.
     pub(crate) piece: u32,
-    /// Steps.
+    /// Steps with all of them; after these one leaves in each, so that the last steps are of eight sequences, seven, and so on.
     pub(crate) steps: u64,
     /// Tokens that the model has.
     pub(crate) vocab: u32,
@@ -78,7 +78,10 @@ impl Sequences {
     /// The next step; rows of one token come first.
     pub(crate) fn next(&mut self) -> Option<Batch> {
         self.step += 1;
-        if self.step > self.plan.steps {
+        // The first one, whose context is the longest, stays to the end.
+        let left = usize::try_from(self.step.saturating_sub(self.plan.steps)).unwrap_or(usize::MAX);
+        let stay = self.all.len().saturating_sub(left);
+        if stay == 0 {
             return None;
         }
         let mut batch = Batch {
@@ -92,7 +95,7 @@ impl Sequences {
             .saturating_mul(usize::try_from(self.step).unwrap_or(usize::MAX));
         let mut rows = Vec::new();
         for decodes in [true, false] {
-            for (at, sequence) in self.all.iter_mut().enumerate().take(started) {
+            for (at, sequence) in self.all.iter_mut().enumerate().take(started.min(stay)) {
                 let left = length(sequence.tokens.len()) - sequence.done;
                 if (left == 1) != decodes || rows.contains(&at) {
                     continue;
