@@ -1,5 +1,7 @@
 //! The definitions of the kinds as an API server and kubectl take them.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use weir_e2e::cluster::Kubectl;
 use weir_e2e::repository;
@@ -56,6 +58,18 @@ fn silent(schema: &Value, path: &str, found: &mut Vec<String>, count: &mut u32) 
     }
 }
 
+/// A server publishes new definitions some moments after it takes their objects.
+fn published(kubectl: &Kubectl, arguments: &[&str]) -> String {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match kubectl.run(arguments) {
+            Ok(said) => return said,
+            Err(error) => assert!(Instant::now() < until, "{error:#}"),
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 #[test]
 fn kubectl_explain_has_text_for_every_field() {
     let Some(plane) = shared("kubectl_explain_has_text_for_every_field") else {
@@ -63,7 +77,7 @@ fn kubectl_explain_has_text_for_every_field() {
     };
     let path = "/openapi/v3/apis/weir.dev/v1alpha1";
     let served: Value =
-        serde_json::from_str(&plane.kubectl().run(&["get", "--raw", path]).unwrap()).unwrap();
+        serde_json::from_str(&published(plane.kubectl(), &["get", "--raw", path])).unwrap();
     let (mut found, mut count) = (Vec::new(), 0);
     for kind in ["ModelVersion", "GpuPool", "TenantQuota"] {
         let schema = &served["components"]["schemas"][format!("dev.weir.v1alpha1.{kind}")];
@@ -72,10 +86,7 @@ fn kubectl_explain_has_text_for_every_field() {
     }
     assert!(count > 150, "only {count} fields were looked at");
     assert!(found.is_empty(), "no text: {found:#?}");
-    let said = plane
-        .kubectl()
-        .run(&["explain", "mv.spec.rollout.guardrails"])
-        .unwrap();
+    let said = published(plane.kubectl(), &["explain", "mv.spec.rollout.guardrails"]);
     assert!(said.contains("What a version must keep to"), "{said}");
 }
 
