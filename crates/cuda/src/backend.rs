@@ -19,7 +19,7 @@ use crate::device::{Arguments, Device, DeviceError, Launch};
 use crate::kernels::{Kernel, Variant};
 use crate::memory::{Memory, fit};
 use crate::metadata::{Metadata, StepShape, decode_rows};
-use crate::options::{CudaOptions, limits};
+use crate::options::{CudaOptions, block_bytes, limits};
 use crate::pass::{Pass, Preparing};
 use crate::sampling::{self, PARAMS_SIZE, RESULT_SIZE};
 use crate::upload::{self, DeviceWeights};
@@ -123,7 +123,8 @@ impl<D: Device> CudaBackend<D> {
         options: &CudaOptions,
     ) -> Result<Self, CudaError> {
         // What no device could do is said before weights are copied.
-        limits(config, options, options.kv_bytes.unwrap_or(u64::MAX >> 34))?;
+        let least = block_bytes(config, options);
+        limits(config, options, options.kv_bytes.unwrap_or(least))?;
         let act = upload::act_type(network);
         let weights =
             upload::upload(&mut device, network, config, act).map_err(CudaError::Device)?;

@@ -1,6 +1,6 @@
 //! Matrix products by cuBLASLt, with everything that a call needs made once per shape.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -21,7 +21,7 @@ const TRANSPOSED: i32 = 1;
 /// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`; not to split at all is always allowed.
 const FULL_REDUCTION: u32 = 2;
 /// Rows up to which each number of them has a plan of its own; beyond, as many share one.
-pub(super) const EXACT_ROWS: usize = 256;
+const EXACT_ROWS: usize = 256;
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +51,8 @@ pub(super) struct Blas {
     handle: sys::cublasLtHandle_t,
     act: cudaDataType,
     plans: HashMap<Shape, Plan>,
+    /// What was decided: layers have the same shapes, and each is looked at once.
+    prepared: HashSet<Shape>,
 }
 
 impl Blas {
@@ -62,6 +64,7 @@ impl Blas {
                 ActType::F16 => cudaDataType::CUDA_R_16F,
             },
             plans: HashMap::new(),
+            prepared: HashSet::new(),
         })
     }
 
@@ -107,13 +110,16 @@ impl Blas {
     /// Chooses how a product, and every other of its shape, is carried out. What was chosen for more rows may not do for these: then they
     /// get a plan of their own.
     pub(super) fn prepare(&mut self, product: &Product) -> Result<(), CublasError> {
+        let exact = Shape::exactly(product);
+        if !self.prepared.insert(exact) {
+            return Ok(());
+        }
         let handle = self.handle;
         let plan = self.plan_of(product)?;
         plan.set_rows(product.rows)?;
         if plan.is_right(handle) {
             return Ok(());
         }
-        let exact = Shape::exactly(product);
         let plan = self.plan(&exact)?;
         self.plans.insert(exact, plan);
         Ok(())
