@@ -83,6 +83,10 @@ priorityClassName: {{ . }}
 {{- with $object.Error }}{{ fail (printf "%s: %s" $file .) }}{{ end }}
 {{- $_ := set $object.metadata "labels" (include "weir.labels" $root | fromYaml) }}
 {{- if $namespaced }}{{ $_ := set $object.metadata "namespace" $root.Release.Namespace }}{{ end }}
+{{- if and (eq $object.kind "Secret") (not $root.Values.uninstall.sweep) }}
+{{- /* Workers stay: a pod that starts anew asks for the Secret it mounts. */}}
+{{- $_ := set $object.metadata "annotations" (dict "helm.sh/resource-policy" "keep") }}
+{{- end }}
 ---
 {{ toYaml $object }}
 {{- end }}

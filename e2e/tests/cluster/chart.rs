@@ -44,6 +44,11 @@ pub(crate) const TOGGLES: &[(&str, &[&str])] = &[
         "both",
         &[ROUTE, "gatewayAPI.inferencePool.enabled=true", PICKER],
     ),
+    (
+        "artifacts.nodeCache",
+        &["artifacts.nodeCache=/var/cache/weir"],
+    ),
+    ("gateway.leaveSeconds", &["gateway.leaveSeconds=0"]),
     ("uninstall.sweep", &["uninstall.sweep=false"]),
     ("gateway.tls", &["gateway.tls.secretName=tls-of-weir"]),
     ("mutualTLS.enabled", &["mutualTLS.enabled=true"]),
@@ -55,13 +60,13 @@ pub(crate) fn arguments(settings: &[&'static str]) -> Vec<&'static str> {
     settings.iter().flat_map(|set| ["--set", set]).collect()
 }
 
-fn name(object: &Value) -> String {
+pub(crate) fn name(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let name = text(&object["metadata"]["name"]);
     format!("{}/{name}", text(&object["kind"]))
 }
 
-fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+pub(crate) fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     objects.into_iter().map(|one| (name(&one), one)).collect()
 }
 

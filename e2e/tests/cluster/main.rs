@@ -10,6 +10,7 @@ mod admission;
 mod argocd;
 mod chart;
 mod chart_full;
+mod chart_values;
 mod definitions;
 mod documents;
 mod elsewhere;
