@@ -358,7 +358,8 @@ pub(crate) fn condition(object: &Value, kind: &str) -> Option<(String, String)> 
     let found = all.iter().find(|condition| condition["type"] == kind)?;
     Some((
         found["status"].as_str()?.to_owned(),
-        found["reason"].as_str()?.to_owned(),
+        // Those of pods often have none.
+        found["reason"].as_str().unwrap_or_default().to_owned(),
     ))
 }
 
