@@ -8,6 +8,7 @@
     reason = "a command line talks to its user"
 )]
 
+mod arm;
 mod bench;
 mod chart;
 mod crds;

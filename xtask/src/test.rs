@@ -126,6 +126,9 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     step("unit and component tests", &|| {
         unit_tests(extent, &python_text, &nvrtc)
     })?;
+    if extent == Extent::Full {
+        step("kernels of ARM", &crate::arm::test)?;
+    }
     step("release build", &|| {
         cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
     })?;
@@ -205,13 +208,18 @@ fn names(layers: &[Layer]) -> String {
     names.join(",")
 }
 
-fn cargo(arguments: &[&str], settings: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn cargo(arguments: &[&str], settings: &[(&str, &str)]) -> Result<()> {
     let mut command = Command::new(env!("CARGO"));
     command.args(arguments).current_dir(root());
     for (name, value) in settings {
         command.env(name, value);
     }
     execute(&mut command)
+}
+
+/// Asks the installer of compilers for something.
+pub(crate) fn rustup(arguments: &[&str]) -> Result<()> {
+    execute(Command::new("rustup").args(arguments).current_dir(root()))
 }
 
 fn execute(command: &mut Command) -> Result<()> {
@@ -303,7 +311,7 @@ fn packages() {
 
 /// Sees to it that a Debian package is there for the tests that need it; says what came of it. Where it cannot be installed those tests say
 /// that they were skipped.
-fn package(what: &str, packages: &str, is_installed: impl Fn() -> bool) -> String {
+pub(crate) fn package(what: &str, packages: &str, is_installed: impl Fn() -> bool) -> String {
     if is_installed() {
         return format!("== {what} is installed");
     }

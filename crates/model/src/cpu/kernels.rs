@@ -16,6 +16,8 @@
     reason = "kernels: numbers are in range by construction, inlining is what specialises them, loops mirror registers"
 )]
 
+#[cfg(target_arch = "aarch64")]
+mod arm;
 mod attend;
 mod cache;
 mod gemm;
@@ -236,6 +238,13 @@ compile!(
     Level::Plain,
     (quant::plain::int8, quant::plain::int4)
 );
+#[cfg(target_arch = "aarch64")]
+compile!(
+    neon,
+    super::arm::Neon,
+    Level::Neon,
+    (quant::neon::int8, quant::neon::int4)
+);
 #[cfg(target_arch = "x86_64")]
 compile!(
     avx2,
@@ -277,6 +286,14 @@ impl Kernels {
     /// The best table up to a level that this machine can run.
     pub(crate) fn at_most(level: Level) -> Self {
         match level.min(Level::detect()) {
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon if quant::neon::has_dot() => Self {
+                quant_int8: quant::neon::int8_dot,
+                quant_int4: quant::neon::int4_dot,
+                ..neon::KERNELS
+            },
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => neon::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Level::Amx => Self {
                 level: Level::Amx,

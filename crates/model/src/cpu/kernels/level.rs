@@ -5,6 +5,8 @@
 pub enum Level {
     /// Any machine.
     Plain,
+    /// ARM with NEON, as every 64-bit one; quantized products also use the dot product of bytes, where it has it.
+    Neon,
     /// x86 with AVX2, FMA and F16C.
     Avx2,
     /// x86 with AVX-512F as well; quantized products also use BW and VNNI, where it has them.
@@ -32,13 +34,18 @@ impl Level {
                 return Self::Avx2;
             }
         }
-        Self::Plain
+        if cfg!(target_arch = "aarch64") {
+            Self::Neon
+        } else {
+            Self::Plain
+        }
     }
 
     /// Its short name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
+            Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Amx => "amx",

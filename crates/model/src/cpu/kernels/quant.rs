@@ -8,6 +8,8 @@ pub(super) mod amx;
 mod args;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 pub(super) mod pack;
 pub(super) mod plain;
 #[cfg(target_arch = "x86_64")]

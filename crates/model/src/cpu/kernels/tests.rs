@@ -13,15 +13,20 @@ use crate::weights::{TensorFiles, WeightType};
 
 /// Every level this machine can run.
 fn levels() -> Vec<Kernels> {
-    let all = [Level::Plain, Level::Avx2, Level::Avx512, Level::Amx];
-    if Level::detect() < Level::Amx {
+    let all = if cfg!(target_arch = "aarch64") {
+        &[Level::Plain, Level::Neon][..]
+    } else {
+        &[Level::Plain, Level::Avx2, Level::Avx512, Level::Amx][..]
+    };
+    if cfg!(target_arch = "x86_64") && Level::detect() < Level::Amx {
         let best = Level::detect();
         let _ = writeln!(
             std::io::stderr(),
             "AMX is not tested: the machine has {best:?}"
         );
     }
-    all.into_iter()
+    all.iter()
+        .copied()
         .filter(|level| *level <= Level::detect())
         .map(Kernels::at_most)
         .collect()
