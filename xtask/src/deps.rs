@@ -1,9 +1,8 @@
 //! `cargo xtask deps`: which crate of the workspace may know which, and what pure crates must not know.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::repo;
@@ -183,33 +182,12 @@ struct Member {
 
 /// Checks the workspace.
 pub(crate) fn check() -> Result<String> {
-    let members = members(&metadata()?)?;
+    let members = members(&repo::metadata(&["--no-deps", "--locked", "--offline"])?)?;
     let mut findings = edges(&members);
     findings.extend(purity(&members));
     findings.extend(versions(&repo::read("Cargo.lock".as_ref())?));
     let summary = format!("deps: {} crates keep to the table", members.len());
     repo::verdict(&findings, summary)
-}
-
-fn metadata() -> Result<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--format-version=1",
-            "--no-deps",
-            "--locked",
-            "--offline",
-        ])
-        .current_dir(repo::root())
-        .output()
-        .context("cannot start cargo metadata")?;
-    ensure!(
-        output.status.success(),
-        "cargo metadata failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    serde_json::from_slice(&output.stdout).context("cargo metadata is no JSON")
 }
 
 fn members(metadata: &Value) -> Result<BTreeMap<String, Member>> {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 /// The root of the repository.
 pub(crate) fn root() -> &'static Path {
@@ -43,6 +44,23 @@ pub(crate) fn files() -> Result<Vec<PathBuf>> {
 pub(crate) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(root().join(path))
         .with_context(|| format!("cannot read \"{}\"", path.display()))
+}
+
+/// What cargo says of the workspace, with further options.
+pub(crate) fn metadata(options: &[&str]) -> Result<Value> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version=1"])
+        .args(options)
+        .current_dir(root())
+        .output()
+        .context("cannot start cargo metadata")?;
+    ensure!(
+        output.status.success(),
+        "cargo metadata failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    serde_json::from_slice(&output.stdout).context("cargo metadata is no JSON")
 }
 
 /// One error from all findings, or the summary where there is none.

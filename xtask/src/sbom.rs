@@ -4,9 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::repo;
@@ -64,25 +63,9 @@ fn target(architecture: &str) -> Result<&'static str> {
 }
 
 fn document(program: &str, architecture: &str) -> Result<Value> {
-    let metadata = metadata(target(architecture)?)?;
+    let metadata = repo::metadata(&["--locked", "--filter-platform", target(architecture)?])?;
     let checksums = checksums(&repo::read(Path::new("Cargo.lock"))?);
     of(program, &metadata, &checksums)
-}
-
-fn metadata(target: &str) -> Result<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["metadata", "--format-version=1", "--locked"])
-        .args(["--filter-platform", target])
-        .current_dir(repo::root())
-        .output()
-        .context("cannot start cargo metadata")?;
-    ensure!(
-        output.status.success(),
-        "cargo metadata failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    serde_json::from_slice(&output.stdout).context("cargo metadata is no JSON")
 }
 
 /// SHA-256 of each crate's archive, by name and version.

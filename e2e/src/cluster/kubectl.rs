@@ -129,6 +129,30 @@ impl Kubectl {
         serde_json::from_str(&checked(&arguments, said)?).context("what kubectl printed")
     }
 
+    /// Changes fields of an object (`KIND/NAME`), with further options, such as `--subresource=status`.
+    ///
+    /// # Errors
+    /// It is refused: the text holds why.
+    pub fn merge(
+        &self,
+        object: &str,
+        namespace: &str,
+        patch: &Value,
+        options: &[&str],
+    ) -> Result<()> {
+        let patch = patch.to_string();
+        let of = [
+            "patch",
+            object,
+            "-n",
+            namespace,
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
+        self.run(&[&of[..], options].concat()).map(drop)
+    }
+
     /// Applies `crds/` and waits until the kinds are served.
     ///
     /// # Errors

@@ -210,15 +210,10 @@ fn a_status_is_written_only_through_its_subresource() {
     }
     // Who changes the status changes nothing else, and raises no generation.
     let patch = json!({"spec": {"stage": "Retired"}, "status": {"observedGeneration": 1}});
-    let arguments = [
-        "patch",
-        "mv/tiny-chat-v2",
-        "-n",
-        "status",
-        "--subresource=status",
-    ];
-    let patch = ["--type=merge", "-p", &patch.to_string()];
-    kubectl.run(&[&arguments[..], &patch[..]].concat()).unwrap();
+    let to_status = ["--subresource=status"];
+    kubectl
+        .merge("mv/tiny-chat-v2", "status", &patch, &to_status)
+        .unwrap();
     let now = kubectl.get(&["mv/tiny-chat-v2", "-n", "status"]).unwrap();
     assert_eq!(now["spec"]["stage"], "Production");
     assert_eq!(now["metadata"]["generation"], 1);

@@ -93,18 +93,11 @@ fn a_version_on_a_web_server_is_fetched_by_workers_and_gateways_and_its_status_s
     let files = fs::read_dir(&dir).unwrap().flatten();
     let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
     // Slow enough that people see it coming.
-    let pool = json!({"spec": {"fetch": {"bytesPerSecond": (bytes / 8).to_string()}}}).to_string();
-    let patch = [
-        "patch",
-        "gpupool",
-        "small",
-        "-n",
-        NAMESPACE,
-        "--type=merge",
-        "-p",
-        &pool,
-    ];
-    stage.kubectl().run(&patch).unwrap();
+    let pool = json!({"spec": {"fetch": {"bytesPerSecond": (bytes / 8).to_string()}}});
+    stage
+        .kubectl()
+        .merge("gpupool/small", NAMESPACE, &pool, &[])
+        .unwrap();
     write_secret(&stage, &address, "another-token");
     stage
         .kubectl()

@@ -351,19 +351,13 @@ fn a_foreign_manager_is_put_right_but_not_fought() {
         .to_owned();
     let budget = || stage.children("poddisruptionbudgets")[0]["spec"]["maxUnavailable"].clone();
     let change = || {
-        let patch = json!({"spec": {"maxUnavailable": 7}}).to_string();
-        let words = [
-            "patch",
-            "poddisruptionbudget",
-            &name,
-            "-n",
-            NAMESPACE,
-            "--field-manager=foreign",
-            "--type=merge",
-            "-p",
-            &patch,
-        ];
-        stage.kubectl().run(&words).unwrap();
+        let patch = json!({"spec": {"maxUnavailable": 7}});
+        let object = format!("poddisruptionbudget/{name}");
+        let foreign = ["--field-manager=foreign"];
+        stage
+            .kubectl()
+            .merge(&object, NAMESPACE, &patch, &foreign)
+            .unwrap();
     };
     change();
     stage.wait("it is put right", 20, || budget() == 1);

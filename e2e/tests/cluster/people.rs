@@ -205,19 +205,10 @@ fn quotas_and_pools_tell_what_is_used_in_coarse_numbers() {
         Some(("True".to_owned(), "Enforced".to_owned()))
     );
     // A limit below what is used takes nothing back, and lets nothing in.
-    let patch = json!({"spec": {"windows": [{"period": "1h", "tokens": 1}]}}).to_string();
+    let patch = json!({"spec": {"windows": [{"period": "1h", "tokens": 1}]}});
     stage
         .kubectl()
-        .run(&[
-            "patch",
-            "tenantquota",
-            "acme",
-            "-n",
-            NAMESPACE,
-            "--type=merge",
-            "-p",
-            &patch,
-        ])
+        .merge("tenantquota/acme", NAMESPACE, &patch, &[])
         .unwrap();
     let body = json!({"model": "random", "input": "hello", "maxOutputTokens": 2});
     stage.wait("the lower limit acts", 20, || {
@@ -252,19 +243,10 @@ fn a_pool_goes_to_sleep_and_the_first_run_wakes_it() {
     let Some(stage) = stage("a pool that sleeps") else {
         return;
     };
-    let patch = json!({"spec": {"replicas": {"min": 0, "max": 2}, "scaling": {"scaleDownStabilization": "4s"}}}).to_string();
+    let patch = json!({"spec": {"replicas": {"min": 0, "max": 2}, "scaling": {"scaleDownStabilization": "4s"}}});
     stage
         .kubectl()
-        .run(&[
-            "patch",
-            "gpupool",
-            "small",
-            "-n",
-            NAMESPACE,
-            "--type=merge",
-            "-p",
-            &patch,
-        ])
+        .merge("gpupool/small", NAMESPACE, &patch, &[])
         .unwrap();
     stage.apply("model-random-v1.yaml").unwrap();
     let replicas = || {

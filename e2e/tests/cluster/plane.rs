@@ -71,15 +71,9 @@ pub(crate) fn example(file: &str, namespace: &str) -> Value {
 
 /// Sets an object's status, as its controller would.
 pub(crate) fn set_status(kubectl: &Kubectl, object: &str, namespace: &str, status: &Value) {
-    let patch = json!({"status": status}).to_string();
-    let arguments = [
-        "patch",
-        object,
-        "-n",
-        namespace,
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-    ];
-    kubectl.run(&[&arguments[..], &[&patch]].concat()).unwrap();
+    let patch = json!({"status": status});
+    let to_status = ["--subresource=status"];
+    kubectl
+        .merge(object, namespace, &patch, &to_status)
+        .unwrap();
 }

@@ -246,19 +246,9 @@ impl Player {
                 "ready": ready, "restartCount": restarts, "image": "played", "imageID": "",
             }],
         }});
-        let patch = status.to_string();
-        self.kubectl.run(&[
-            "patch",
-            "pod",
-            name,
-            "-n",
-            NAMESPACE,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-        ])?;
-        Ok(())
+        let pod = format!("pod/{name}");
+        self.kubectl
+            .merge(&pod, NAMESPACE, &status, &["--subresource=status"])
     }
 }
 
