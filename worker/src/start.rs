@@ -23,7 +23,7 @@ use crate::engine::thread;
 use crate::error::WorkerError;
 use crate::grammar::Compiler;
 use crate::listen::Listen;
-use crate::load::{Files, LoadPlan, Loaded, bring, load};
+use crate::load::{Files, LoadError, LoadPlan, Loaded, bring, drop_damaged, load};
 use crate::metrics::SnapshotCollector;
 use crate::server::{Ended, Patience, serve};
 
@@ -102,14 +102,19 @@ pub async fn run(
         brought = bring(&mut plan, &load_plan, (&files, announcer)) => brought?,
         () = shutdown.cancelled() => return Ok(Ended::Drained),
     };
+    let fetched = plan.fetch.clone().map(|how| (how, plan.digest));
     let loading = tokio::task::spawn_blocking({
         let announcer = announcer.clone();
         move || load(&plan, (&engine, &device), &announcer)
     });
     let loaded = tokio::select! {
-        loaded = loading => loaded.map_err(|_| WorkerError::LoaderDied)??,
+        loaded = loading => loaded.map_err(|_| WorkerError::LoaderDied)?,
         () = shutdown.cancelled() => return Ok(Ended::Drained),
     };
+    if let (Err(LoadError::Refused(_)), Some((how, digest))) = (&loaded, &fetched) {
+        drop_damaged(how, digest).await;
+    }
+    let loaded = loaded?;
     let serving = Serving {
         name,
         listen,

@@ -34,6 +34,7 @@ const TABLES: &str = "tables";
 pub struct Cache {
     root: PathBuf,
     limit: Option<u64>,
+    free_percent: u8,
 }
 
 /// Which files a version has.
@@ -77,7 +78,18 @@ impl Cache {
         let root = root
             .canonicalize()
             .map_err(FetchError::cache("open", root))?;
-        Ok(Self { root, limit })
+        Ok(Self {
+            root,
+            limit,
+            free_percent: 0,
+        })
+    }
+
+    /// Leaves so much of the volume free: others live on it too, and a kubelet that finds it full throws pods out.
+    #[must_use]
+    pub fn leaving_free(mut self, percent: u8) -> Self {
+        self.free_percent = percent.min(100);
+        self
     }
 
     /// The folder.
@@ -150,13 +162,17 @@ impl Cache {
         }
     }
 
+    pub(crate) async fn lock_tables(&self) -> Result<Lock, FetchError> {
+        self.lock(TABLES).await
+    }
+
     pub(crate) async fn lock_blob(&self, digest: &Digest) -> Result<Lock, FetchError> {
         self.lock(&format!("b-{}", digest.to_hex())).await
     }
 
     /// Says that a version is used, and what it consists of.
     pub(crate) async fn hold(&self, name: &str, record: &Record) -> Result<Lease, FetchError> {
-        let _tables = self.lock(TABLES).await?;
+        let _tables = self.lock_tables().await?;
         let lease = self.lock_file(&format!("m-{name}"))?;
         lease
             .lock_shared()
@@ -190,7 +206,7 @@ impl Cache {
 
     /// Gives a version's files their names. Says no where a file went meanwhile.
     pub(crate) async fn link(&self, name: &str, record: &Record) -> Result<bool, FetchError> {
-        let _tables = self.lock(TABLES).await?;
+        let _tables = self.lock_tables().await?;
         if self.is_linked(name, record) {
             return Ok(true);
         }
@@ -215,7 +231,7 @@ impl Cache {
 
     /// Makes room for `needed` more bytes: within the limit, and on the volume.
     pub(crate) async fn make_room(&self, needed: u64) -> Result<(), FetchError> {
-        let _tables = self.lock(TABLES).await?;
+        let _tables = self.lock_tables().await?;
         let (models, sizes) = self.contents()?;
         let total: u64 = sizes.values().sum();
         let by_limit = self
@@ -259,7 +275,9 @@ impl Cache {
     fn available(&self) -> Result<u64, FetchError> {
         let stat = rustix::fs::statvfs(&self.root)
             .map_err(|error| FetchError::cache("ask the volume of", &self.root)(error.into()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        let reserve = stat.f_blocks / 100 * u64::from(self.free_percent);
+        let blocks = stat.f_bavail.saturating_sub(reserve);
+        Ok(blocks.saturating_mul(stat.f_frsize))
     }
 
     /// Every version, and every blob, whole or not, with its size.

@@ -10,6 +10,7 @@ mod archive;
 mod blob;
 mod cache;
 mod client;
+mod damage;
 mod docker;
 mod error;
 mod fetcher;

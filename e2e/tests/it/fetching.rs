@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -175,6 +176,27 @@ fn a_version_that_is_elsewhere_is_fetched_and_one_that_does_not_come_changes_not
         "nobody was asked"
     );
     assert_eq!(ask(&weir), 202);
+    drop(weir);
+
+    // A disk that lost a bit is found out before anything is served, and the file comes anew.
+    files.is_away.store(false, Ordering::Relaxed);
+    damage(&cache);
+    let mut weir = up(&site, &files, &cache);
+    weir.wait_ready().unwrap();
+    assert_eq!(ask(&weir), 202);
+    let again = files.asked.load(Ordering::Relaxed) - asked;
+    assert!((1..=2).contains(&again), "{again} requests for one file");
+}
+
+/// Changes a bit of the largest file in a cache.
+fn damage(cache: &Path) {
+    let blobs = fs::read_dir(cache.join("blobs/sha256")).unwrap().flatten();
+    let largest = blobs.max_by_key(|blob| blob.metadata().unwrap().len());
+    let path = largest.unwrap().path();
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&path, bytes).unwrap();
 }
 
 #[test]

@@ -119,6 +119,34 @@ impl Fetches {
         }
     }
 
+    /// After fetched files were refused: whether some are not any more what they were when they came. Those are fetched anew.
+    pub async fn mend(&mut self, name: &str) -> bool {
+        let Some(State::Done(dir, _)) = self.by_version.get(name).map(|fetch| &fetch.state) else {
+            return false;
+        };
+        let kept = dir
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        let (Some(kept), Some(fetcher)) = (kept, &self.fetcher) else {
+            return false;
+        };
+        let dropped = match fetcher.cache().drop_damaged(&kept).await {
+            Ok(dropped) => dropped,
+            Err(error) => {
+                tracing::warn!(
+                    name,
+                    message = error.message(),
+                    "the cache could not be looked through"
+                );
+                return false;
+            }
+        };
+        if !dropped.is_empty() {
+            self.by_version.remove(name);
+        }
+        !dropped.is_empty()
+    }
+
     fn begin(
         &mut self,
         entry: &Entry<ModelVersion>,

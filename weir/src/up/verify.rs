@@ -108,6 +108,7 @@ impl Verifier {
         {
             return verdict.clone();
         }
+        let is_fetched = matches!(&dir, Ok((_, Some(_))));
         let verdict = match dir {
             Err(unverified) => Err(unverified),
             Ok((dir, lease)) => {
@@ -121,6 +122,10 @@ impl Verifier {
                 verdict.map(|verified| Verified { lease, ..verified })
             }
         };
+        if is_fetched && verdict.is_err() && fetches.mend(&name).await {
+            let message = "a file in the cache was damaged, and is fetched anew";
+            return Err(unverified(reasons::FETCHING, message));
+        }
         self.verdicts.insert(name, (basis, verdict.clone()));
         verdict
     }

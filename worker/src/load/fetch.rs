@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use weir_fetch::{Cache, FetchError, Fetched, Fetcher, Lease, Meter, Request, Settings, Signature};
-use weir_manifest::{SIGNATURE_FILE, TrustPolicy, check_claim};
+use weir_manifest::{Digest, SIGNATURE_FILE, TrustPolicy, check_claim};
 
 use super::{LoadError, LoadPlan, PlanFetch, PlanSignature};
 use crate::announce::Announcer;
@@ -127,6 +127,25 @@ fn renew(plan: &mut LoadPlan, path: &Path) {
     }
 }
 
+fn cache(how: &PlanFetch) -> Result<Cache, FetchError> {
+    let cache = Cache::open(&how.cache, how.cache_bytes)?;
+    Ok(cache.leaving_free(how.free_percent.unwrap_or(0)))
+}
+
+/// After files were refused: throws away those that are not any more what they were when they came. Whoever starts next fetches them anew.
+pub(crate) async fn drop_damaged(how: &PlanFetch, digest: &Digest) {
+    let dropped = match cache(how) {
+        Ok(cache) => cache.drop_damaged(&Fetcher::name_of(digest)).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = dropped {
+        tracing::warn!(
+            message = error.message(),
+            "the cache could not be looked through"
+        );
+    }
+}
+
 async fn once(
     plan: &LoadPlan,
     how: &PlanFetch,
@@ -142,7 +161,7 @@ async fn once(
     if let Some(folder) = &how.secret {
         settings = settings.with_folder(folder)?;
     }
-    let fetcher = Fetcher::new(Cache::open(&how.cache, how.cache_bytes)?, settings)?;
+    let fetcher = Fetcher::new(cache(how)?, settings)?;
     let accept = |bytes: &[u8]| {
         let checked = check_claim(bytes, policy, Timestamp::now(), &plan.claim);
         checked.map(drop).map_err(|error| error.condition_message())

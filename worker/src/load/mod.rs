@@ -16,7 +16,7 @@ use weir_model::tokenizer::Tokenizer;
 use weir_model::{ModelText, OpenFiles, TextError};
 
 pub(crate) use adapter::load_adapter;
-pub(crate) use fetch::{Files, bring};
+pub(crate) use fetch::{Files, bring, drop_damaged};
 pub use plan::{LoadPlan, PlanFetch, PlanPlacement, PlanSignature};
 
 use crate::announce::Announcer;

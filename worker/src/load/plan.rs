@@ -45,6 +45,9 @@ pub struct PlanFetch {
     /// Most bytes that the cache may hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_bytes: Option<u64>,
+    /// How much of its volume is left free, in percent: others live on it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_percent: Option<u8>,
     /// Most bytes a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,

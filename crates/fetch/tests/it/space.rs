@@ -59,6 +59,58 @@ fn the_least_recently_used_goes_and_what_is_in_use_stays() {
 }
 
 #[test]
+fn a_file_that_is_damaged_where_it_lies_is_fetched_anew_and_the_others_are_not() {
+    let server = Server::start();
+    let files = [
+        server.put("one", content(500)),
+        server.put("two", content(900)),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::open(dir.path(), None).unwrap();
+    let held = fetch(&server, &cache, "a", &files).unwrap();
+    assert!(run(cache.drop_damaged("a")).unwrap().is_empty());
+    let path = held.dir.join("two");
+    let inode =
+        |path: &std::path::Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let before = inode(&held.dir.join("one"));
+    let mut bytes = content(900);
+    bytes[7] ^= 1;
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    fs::write(&path, &bytes).unwrap();
+    // Of the right size, it is not noticed by who only looks.
+    fetch(&server, &cache, "a", &files).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+    let dropped = run(cache.drop_damaged("a")).unwrap();
+    assert_eq!(
+        dropped
+            .iter()
+            .map(weir_manifest::FilePath::as_str)
+            .collect::<Vec<_>>(),
+        ["two"]
+    );
+    fetch(&server, &cache, "a", &files).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), content(900));
+    assert_eq!(
+        inode(&held.dir.join("one")),
+        before,
+        "it was not fetched again"
+    );
+    assert!(run(cache.drop_damaged("nobody")).unwrap().is_empty());
+}
+
+#[test]
+fn what_is_to_be_left_free_of_the_volume_is_no_room_for_files() {
+    let server = Server::start();
+    let file = server.put("w", content(1000));
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::open(dir.path(), None).unwrap().leaving_free(100);
+    let error = fetch(&server, &cache, "a", std::slice::from_ref(&file)).unwrap_err();
+    assert!(matches!(error, FetchError::NoSpace { .. }), "{error}");
+    let cache = Cache::open(dir.path(), None).unwrap().leaving_free(0);
+    fetch(&server, &cache, "a", &[file]).unwrap();
+}
+
+#[test]
 fn a_file_of_two_versions_lies_there_once() {
     let server = Server::start();
     let (one, shared) = (

@@ -8,6 +8,8 @@ use super::Meta;
 pub const CACHE: &str = "model-cache";
 /// Where a worker finds how a place is spoken to.
 const SECRET_FOLDER: &str = "/etc/weir-artifact";
+/// Of a node's volume, in percent: kubelet throws pods out where less than 15 is free for images.
+const NODE_FREE_PERCENT: u8 = 20;
 /// Where a worker keeps what it fetches.
 const CACHE_FOLDER: &str = "/var/cache/weir/models";
 
@@ -15,14 +17,19 @@ const CACHE_FOLDER: &str = "/var/cache/weir/models";
 pub(super) fn fetch(meta: &Meta<'_>) -> Value {
     let (manifest, limits) = (&meta.signed.version.manifest, &meta.pool.fetch);
     let secret = manifest.artifact_secret.as_ref().map(|_| SECRET_FOLDER);
-    json!({
+    let mut fetch = json!({
         "uri": manifest.artifact_uri,
         "cache": CACHE_FOLDER,
         "cacheBytes": limits.cache_bytes,
         "bytesPerSecond": limits.bytes_per_second,
         "parallel": limits.parallel,
         "secret": secret,
-    })
+    });
+    // Named only where it matters: workers of an earlier version do not know it.
+    if cache(meta).get("hostPath").is_some() {
+        fetch["freePercent"] = json!(NODE_FREE_PERCENT);
+    }
+    fetch
 }
 
 /// The volume that holds the artifact: the claim that it lies in, or a cache that it is fetched into.

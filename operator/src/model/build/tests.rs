@@ -217,6 +217,9 @@ fn what_is_elsewhere_is_fetched_by_the_worker_into_a_cache_with_the_secret_of_th
         json!({"path": "/var/lib/weir/models", "type": "Directory"})
     );
     assert_eq!(requests(&node).get("ephemeral-storage"), None);
+    let plan: Value =
+        serde_json::from_str(node.plan["data"]["plan.json"].as_str().unwrap()).unwrap();
+    assert_eq!(plan["fetch"]["freePercent"], 20);
     let claim = json!({"fetch": {"cacheClaim": "models"}});
     let claim = made_of(&version, &claim, (Some("/var/lib/weir/models"), false)).unwrap();
     let (cache, _) = volume(&claim, CACHE).unwrap();
