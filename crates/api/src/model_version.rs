@@ -251,6 +251,8 @@ pub mod reasons {
     pub const CRASH_LOOP: &str = "CrashLoop";
     /// `RolledBack`: no replica ever became ready.
     pub const START_FAILED: &str = "StartFailed";
+    /// `RolledBack`: no replica was ready in time after the serving version gave one up for it.
+    pub const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
     /// `RolledBack`: the commit was reverted.
     pub const WITHDRAWN: &str = "Withdrawn";
     /// `Contested`: another field manager writes what the operator owns.

@@ -57,7 +57,7 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downtime: Option<Permission>,
 
-    /// How long starting may take before the rollout is reported as stalled; 10m where absent.
+    /// How long starting may take before the rollout is reported as stalled, or, where the serving version gave up a replica for it, taken back; 10m where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_deadline: Option<DurationText>,
 }

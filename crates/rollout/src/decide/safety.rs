@@ -31,12 +31,13 @@ pub(super) fn breach(state: &State) -> Option<Next> {
     if matches!(attempt.phase, Phase::RollingBack | Phase::Reverting) {
         return None;
     }
-    let checks: [fn(&State, &Attempt) -> Option<Harm>; 6] = [
+    let checks: [fn(&State, &Attempt) -> Option<Harm>; 7] = [
         unsigned,
         crash_loop,
         worse_than_stable,
         gross,
         start_failed,
+        never_came,
         harmful_in_shadow,
     ];
     let found = checks.iter().find_map(|check| check(state, attempt));
@@ -137,6 +138,23 @@ fn start_failed(state: &State, attempt: &Attempt) -> Option<Harm> {
         message: format!(
             "every replica exited {} times before it was ready",
             view.start_failures
+        ),
+        may_hold: false,
+    })
+}
+
+/// Stable gave something up for it, and it has nobody who could take over: files that do not come, a device that nobody gives.
+fn never_came(state: &State, attempt: &Attempt) -> Option<Harm> {
+    let was_taken = matches!(attempt.room, Some(Room::Reduced | Room::Downtime));
+    let is_away = attempt.phase == Phase::Preparing && state.ready(&attempt.target) == 0;
+    let deadline_ms = attempt.plan.progress_deadline_ms;
+    let is_late = state.waited_ms() >= deadline_ms;
+    (was_taken && is_away && is_late).then(|| Harm {
+        reason: "ProgressDeadlineExceeded".to_owned(),
+        proof: None,
+        message: format!(
+            "no replica was ready {} s after the serving version gave one up for it (spec.rollout.progressDeadline)",
+            deadline_ms / 1_000
         ),
         may_hold: false,
     })

@@ -64,6 +64,41 @@ fn one_replica_and_no_room_needs_permission_for_downtime() {
 }
 
 #[test]
+fn who_never_comes_gives_back_in_time_what_it_took_from_the_one_that_serves() {
+    let endless = Behaviour {
+        starts_for_ever: true,
+        ..Behaviour::HEALTHY
+    };
+    // Whether something was taken: the only replica, one of two, none.
+    for (wanted, capacity, is_taken) in [(1, 1, true), (2, 2, true), (2, 4, false)] {
+        let plan = Plan {
+            downtime: true,
+            progress_deadline_ms: 60_000,
+            ..plan()
+        };
+        let mut world = World::new(1);
+        (world.wanted, world.capacity, world.occupancy_percent) = (wanted, capacity, 20);
+        world.specs.push(spec(1, Stage::Production, &plan));
+        assert!(world.until(60, |world| world.serves(1)));
+        let mut world = rolling(world, endless, Stage::Production, &plan);
+        let ready = |world: &World| {
+            let child = world.children.get(&id(1));
+            child.map_or(0, |child| child.pods.len())
+        };
+        let is_short = world.until(60, |world| ready(world) < wanted as usize);
+        assert_eq!(is_short, is_taken, "{wanted} of {capacity}");
+        world.until(200, |world| world.serves(1));
+        let rejected = world.head().rejected;
+        let is_rejected = rejected
+            .iter()
+            .any(|rejected| rejected.reason == "ProgressDeadlineExceeded");
+        assert_eq!(is_rejected, is_taken, "{rejected:?}");
+        world.until(20, |_| false);
+        assert_eq!(ready(&world), wanted as usize, "it has everything back");
+    }
+}
+
+#[test]
 fn weight_follows_lost_capacity_down_and_not_up() {
     let mut world = four_replicas(Stage::Canary);
     assert!(world.until(200, |world| weight(world, 2) == 50));

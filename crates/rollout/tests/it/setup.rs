@@ -80,6 +80,8 @@ pub(crate) struct Behaviour {
     pub(crate) is_signed: bool,
     /// Whether it ever becomes ready.
     pub(crate) can_start: bool,
+    /// Whether its workers start without end and without failing: files that do not come, a device that is not given.
+    pub(crate) starts_for_ever: bool,
 }
 
 impl Behaviour {
@@ -89,5 +91,6 @@ impl Behaviour {
         exits_ppm: 0,
         is_signed: true,
         can_start: true,
+        starts_for_ever: false,
     };
 }

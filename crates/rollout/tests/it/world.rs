@@ -162,6 +162,8 @@ impl World {
                 if pod.ready_tick <= tick && self.random.ppm(behaviour.exits_ppm) {
                     child.exits += 1;
                     pod.ready_tick = tick + 1;
+                } else if behaviour.starts_for_ever {
+                    pod.ready_tick = tick + 1;
                 } else if !behaviour.can_start && pod.ready_tick <= tick {
                     child.start_failures += 1;
                     pod.ready_tick = tick + 1;
