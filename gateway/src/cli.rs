@@ -17,6 +17,7 @@ use weir_telemetry::service::{Failure, Service};
 use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::cluster::Cluster;
+use crate::control::Asked;
 use crate::{Config, Gateway, Snapshot, SnapshotFile, StoreChoice, Tls, TlsFiles, open_store};
 
 /// How often the snapshot's file is looked at.
@@ -78,6 +79,15 @@ pub struct GatewayArgs {
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub admin: SocketAddr,
+    /// Where to serve the operator, who must prove by a certificate that it is one: what this gateway sees of a rollout, and tables of it.
+    /// Where it is not given, whoever reaches the admin port may do that.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "cluster",
+        requires = "workload_identity"
+    )]
+    pub control: Option<SocketAddr>,
     /// Name of this process among several that share the store; no two that live may have one. Made up where it is not given.
     #[arg(long, value_name = "NAME", env = "WEIR_REPLICA")]
     pub replica: Option<String>,
@@ -112,6 +122,7 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         tls_key,
         workload_identity,
         admin,
+        control,
         replica,
         drain_s,
         log_format: _,
@@ -130,30 +141,28 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
         ..Config::default()
     };
     let gateway = Gateway::start(config, Arc::clone(&store), &metrics, Snapshot::default()).await?;
-    show_certificates(&gateway, (tls_cert, tls_key), workload_identity)?;
-    let (mut actions, mut queries) = (gateway.admin_actions(), gateway.admin_queries());
+    let identity = show_certificates(&gateway, (tls_cert, tls_key), workload_identity)?;
+    let mut shown = Admin {
+        readiness: readiness.clone(),
+        metrics: metrics.clone(),
+        pages: BTreeMap::new(),
+        actions: gateway.admin_actions(),
+        queries: gateway.admin_queries(),
+    };
     let following = if let Some(snapshot) = snapshot.filter(|_| !cluster) {
         let file = SnapshotFile::new(&snapshot);
         tokio::spawn(follow(file, gateway.clone(), readiness.clone()))
     } else {
         let cluster = Cluster::open(namespace, &data).await?;
-        actions.extend(cluster.actions(&gateway));
-        queries.extend(gateway.observed_queries(cluster.reads()));
+        let asked = Asked {
+            actions: cluster.actions(&gateway),
+            queries: gateway.observed_queries(cluster.reads()),
+        };
+        asked.offer(control.zip(identity), &mut shown).await?;
         tokio::spawn(cluster.follow(gateway.clone(), readiness.clone()))
     };
-    let admin = Admin {
-        readiness: readiness.clone(),
-        metrics: metrics.clone(),
-        pages: BTreeMap::new(),
-        actions,
-        queries,
-    }
-    .serve_with(
-        gateway.console(None),
-        admin_listener,
-        CancellationToken::new(),
-    );
-    let admin = tokio::spawn(admin);
+    let never = CancellationToken::new();
+    let admin = tokio::spawn(shown.serve_with(gateway.console(None), admin_listener, never));
     let (listener, bound) = bind(listen, "--listen").await?;
     tracing::info!(listen = %bound, "serving");
     let drain = Duration::from_secs(drain_s);
@@ -167,19 +176,20 @@ async fn serve(args: GatewayArgs, stop: CancellationToken) -> Result<(), Failure
     Ok(())
 }
 
-/// To clients, and to workers.
+/// To clients; and to workers and the operator: the identity that is returned.
 fn show_certificates(
     gateway: &Gateway,
     tls: (Option<PathBuf>, Option<PathBuf>),
     workload_identity: Option<PathBuf>,
-) -> Result<(), Failure> {
+) -> Result<Option<Arc<Identity>>, Failure> {
     if let (Some(cert), Some(key)) = tls {
         gateway.secure(Tls::open(TlsFiles { cert, key })?);
     }
-    if let Some(folder) = workload_identity {
-        gateway.identify(Arc::new(Identity::awaited(&folder)));
+    let identity = workload_identity.map(|folder| Arc::new(Identity::awaited(&folder)));
+    if let Some(identity) = &identity {
+        gateway.identify(Arc::clone(identity));
     }
-    Ok(())
+    Ok(identity)
 }
 
 async fn end(gateway: &Gateway, store: &dyn Store) -> Result<(), Failure> {

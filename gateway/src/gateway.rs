@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use weir_identity::Identity;
+use weir_identity::{Identity, Reload};
 use weir_ledger::Actor;
 use weir_rollout::routing::TableOrder;
 use weir_store::{Store, StoreError};
@@ -200,7 +200,12 @@ impl Gateway {
             tracing::error!("the gateway has an identity already; the second one is not used");
             return;
         }
-        core.spawn(identity.follow(core.stop.clone(), |_| {}));
+        let metrics = Arc::clone(&core.metrics);
+        core.spawn(identity.follow(core.stop.clone(), move |reload| {
+            if let Reload::Taken(now) = reload {
+                metrics.identity(now.life());
+            }
+        }));
     }
 
     /// Shows the workers and their runs under vLLM's names too: on one machine nobody scrapes the workers themselves. On a cluster the workers

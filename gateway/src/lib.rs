@@ -19,6 +19,7 @@ mod cluster;
 mod config;
 mod console;
 mod content;
+mod control;
 mod core;
 mod dialogue;
 mod directory;

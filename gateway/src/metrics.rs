@@ -5,6 +5,9 @@ mod live;
 mod models;
 mod semantic;
 
+use std::ops::Range;
+use std::time::SystemTime;
+
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -38,6 +41,7 @@ pub(crate) struct Metrics {
     pub(crate) admission_seconds: Histogram,
     events: Counter,
     tls_reloads: Family<Label, Counter>,
+    identity_life: [Gauge; 2],
     policy_decisions: Family<Label, Counter>,
     mirrored_first_token_seconds: Histogram,
     tenants: Cap,
@@ -68,6 +72,16 @@ impl Metrics {
                 "weir_gateway_tls_reloads",
                 "New content of the certificate's files by what became of it",
             ),
+            identity_life: [
+                registry.gauge(
+                    "weir_gateway_identity_begin_seconds",
+                    "From when workers and the operator take this gateway's certificate, in seconds since 1970",
+                ),
+                registry.gauge(
+                    "weir_gateway_identity_end_seconds",
+                    "Until when they take it; 0 where there is none",
+                ),
+            ],
             policy_decisions: registry.counters(
                 "weir_gateway_policy_decisions",
                 "Decisions of policies by policy and action",
@@ -108,6 +122,14 @@ impl Metrics {
     pub(crate) fn tls_reload(&self, outcome: &'static str) {
         let label = vec![("outcome", outcome.to_owned())];
         self.tls_reloads.get_or_create(&label).inc();
+    }
+
+    pub(crate) fn identity(&self, life: &Range<SystemTime>) {
+        for (gauge, time) in self.identity_life.iter().zip([life.start, life.end]) {
+            let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
+            let seconds = since_1970.map_or(0, |since| since.as_secs());
+            gauge.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        }
     }
 
     /// A policy's name comes from the settings, never from a client.

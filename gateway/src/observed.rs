@@ -17,7 +17,7 @@ use crate::snapshot::ModelRoute;
 pub(crate) type Reads = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 impl Gateway {
-    /// What the operator may ask on the admin port of a gateway in a cluster: `/observed` and `/budget`.
+    /// What the operator may ask a gateway in a cluster: `/observed` and `/budget`.
     pub(crate) fn observed_queries(&self, reads: Reads) -> BTreeMap<&'static str, Query> {
         let json = |answer| Query {
             content_type: "application/json",

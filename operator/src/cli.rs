@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kube::{Client, Config};
 use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_telemetry::admin::Admin;
@@ -16,19 +17,21 @@ use weir_telemetry::service::{Failure, Service};
 use weir_telemetry::{Metrics, Readiness, bind};
 
 use crate::apply::Applier;
-use crate::authority::{Authority, Lives};
+use crate::authority::Authority;
 use crate::board::Board;
 use crate::controllers::{Controllers, Counts};
 use crate::events::Events;
 use crate::fetches::Fetches;
 use crate::figures::Figures;
 use crate::gateways::Gateways;
+use crate::http::Proof;
 use crate::leader::Elector;
 use crate::model::build::Shape;
 use crate::model::{self, Models};
 use crate::pool::{self, Pools};
 use crate::quota::{self, Quotas};
 use crate::statuses::Statuses;
+use crate::verdicts::Verdicts;
 use crate::verify::Verifier;
 use crate::world::World;
 
@@ -68,8 +71,9 @@ pub struct OperatorArgs {
     /// Seconds that a worker may take to finish its runs.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub worker_drain_s: u64,
-    /// Make gateways and workers prove themselves to each other by TLS: keep an authority of this namespace, issue their certificates into
-    /// the Secrets weir-gateway-identity and weir-worker-identity, and renew them. Gateways need --workload-identity then.
+    /// Make operator, gateways and workers prove themselves to each other by TLS: keep an authority of this namespace, issue their
+    /// certificates into the Secrets weir-gateway-identity and weir-worker-identity, and renew them. Gateways need --workload-identity and
+    /// --control then.
     #[arg(long, env = "WEIR_MUTUAL_TLS")]
     pub mutual_tls: bool,
     /// Hours that such a certificate lives; it is renewed at two thirds, and the authority lives twelve times as long.
@@ -120,15 +124,7 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
     tracing::info!(namespace, identity, worker_image, artifacts, "starting");
     let (metrics, readiness) = (Metrics::new(), Readiness::new());
     readiness.set_not_ready("watches", "not everything was listed yet");
-    let (listener, _) = bind(admin, "--admin").await?;
-    let served = Admin {
-        readiness: readiness.clone(),
-        metrics: metrics.clone(),
-        pages: BTreeMap::new(),
-        actions: BTreeMap::new(),
-        queries: BTreeMap::new(),
-    };
-    let admin = tokio::spawn(served.serve(listener, CancellationToken::new()));
+    let admin = show(admin, &metrics, &readiness).await?;
     let tasks = TaskTracker::new();
     let world = World::watch(&watching, &namespace, &tasks);
     // Only whoever knows the world may lead it.
@@ -137,9 +133,11 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
         () = stop.cancelled() => return Ok(()),
     }
     readiness.set_ready("watches");
-    let gateways = Gateways::new(world.pods.clone(), world.agenda.clone());
+    let proof = mutual_tls.then(Proof::default);
+    let gateways = Gateways::new(world.pods.clone(), world.agenda.clone(), proof.clone());
     let elector = Elector::new(client.clone(), &namespace, LEASE, identity.clone());
     let leadership = elector.leadership();
+    let figures = metrics.clone();
     let controllers = controllers(
         &client,
         world,
@@ -158,8 +156,10 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
             },
         },
     )?;
-    let life = mutual_tls.then(|| Duration::from_hours(certificate_hours.into()));
-    begin(&controllers, gateways, life, &stop);
+    let life = Duration::from_hours(certificate_hours.into());
+    let applier = controllers.models.applier.clone();
+    let authority = proof.map(|own| Authority::new(applier, namespace, life, own, &figures));
+    begin(&controllers, gateways, authority, &stop);
     // The lease is given back only when nothing is written any more.
     let released = CancellationToken::new();
     let elected = tokio::spawn(elector.run(released.clone()));
@@ -170,24 +170,34 @@ async fn run(args: OperatorArgs, stop: CancellationToken) -> Result<(), Failure>
     Ok(())
 }
 
-/// What issues certificates that live so long.
-fn authority(controllers: &Controllers, certificate: Duration) -> Authority {
-    Authority {
-        applier: controllers.models.applier.clone(),
-        namespace: controllers.models.shape.namespace.clone(),
-        lives: Lives { certificate },
-    }
+/// The admin server, which begins at once.
+async fn show(
+    address: SocketAddr,
+    metrics: &Metrics,
+    readiness: &Readiness,
+) -> Result<JoinHandle<std::io::Result<()>>, Failure> {
+    let (listener, _) = bind(address, "--admin").await?;
+    let served = Admin {
+        readiness: readiness.clone(),
+        metrics: metrics.clone(),
+        pages: BTreeMap::new(),
+        actions: BTreeMap::new(),
+        queries: BTreeMap::new(),
+    };
+    Ok(tokio::spawn(
+        served.serve(listener, CancellationToken::new()),
+    ))
 }
 
-/// Asks gateways and workers, and issues certificates of a `life`, until `stop`.
+/// Asks gateways and workers, and issues certificates where somebody is to, until `stop`.
 fn begin(
     controllers: &Controllers,
     gateways: Gateways,
-    life: Option<Duration>,
+    authority: Option<Authority>,
     stop: &CancellationToken,
 ) {
-    if let Some(life) = life {
-        tokio::spawn(authority(controllers, life).run(stop.clone()));
+    if let Some(authority) = authority {
+        tokio::spawn(authority.run(stop.clone()));
     }
     tokio::spawn(gateways.run(stop.clone()));
     tokio::spawn(controllers.models.fetches.clone().run(stop.clone()));
@@ -250,6 +260,7 @@ fn controllers(
             board,
             scalers: parking_lot::Mutex::default(),
             statuses: Statuses::new("GpuPool", pool::status::MOVING),
+            verdicts: Verdicts::default(),
         },
         quotas: Quotas {
             world: world.clone(),
@@ -257,6 +268,7 @@ fn controllers(
             applier,
             leadership: leadership.clone(),
             statuses: Statuses::new("TenantQuota", quota::status::MOVING),
+            verdicts: Verdicts::default(),
         },
         counts: Counts::new(&metrics),
         leadership,

@@ -76,7 +76,7 @@ impl Fetches {
         Self(Arc::new(Inner {
             pods,
             agenda,
-            http: Http::new(ANSWER),
+            http: Http::new(ANSWER, None),
             heard: Mutex::default(),
         }))
     }

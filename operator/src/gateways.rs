@@ -22,7 +22,7 @@ use weir_rollout::routing::{Table, TableOrder};
 pub use self::line::Heard;
 use self::line::Line;
 use crate::controllers::jitter;
-use crate::http::Http;
+use crate::http::{Http, Proof};
 use crate::names;
 use crate::queue::pause_after;
 use crate::world::{Agenda, Key};
@@ -35,8 +35,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 const IDLE_TICKS: u64 = 4;
 /// How often a table is offered in a row; whoever looks at the model afterwards offers it again.
 const OFFERS: u32 = 4;
-/// Admin port of a gateway whose pod does not name it.
+/// Where gateways are asked, if their pods do not say it: `admin`, and `control`, where both ends prove who they are.
 const ADMIN_PORT: i32 = 9090;
+const CONTROL_PORT: i32 = 9443;
 
 /// All live gateways. Cloning shares it.
 #[derive(Clone)]
@@ -46,6 +47,7 @@ struct Inner {
     pods: Store<Pod>,
     agenda: Agenda,
     http: Http,
+    door: Door,
     lines: Mutex<BTreeMap<String, Line>>,
     on_trial: Mutex<BTreeSet<String>>,
 }
@@ -59,12 +61,18 @@ struct Offer {
 }
 
 impl Gateways {
-    /// Of the gateways among `pods`.
-    pub fn new(pods: Store<Pod>, agenda: Agenda) -> Self {
+    /// Of the gateways among `pods`; with a proof, none is asked that does not prove to be one.
+    pub fn new(pods: Store<Pod>, agenda: Agenda, proof: Option<Proof>) -> Self {
+        let is_proved = proof.is_some();
         Self(Arc::new(Inner {
             pods,
             agenda,
-            http: Http::new(ANSWER),
+            http: Http::new(ANSWER, proof),
+            door: if is_proved {
+                Door::Control
+            } else {
+                Door::Admin
+            },
             lines: Mutex::default(),
             on_trial: Mutex::default(),
         }))
@@ -112,7 +120,10 @@ impl Gateways {
     /// Which gateways there are now. One that moved is another one.
     fn find(&self) {
         let found = self.0.pods.state();
-        let found: Vec<(String, String)> = found.iter().filter_map(|pod| gateway(pod)).collect();
+        let found: Vec<(String, String)> = found
+            .iter()
+            .filter_map(|pod| gateway(pod, self.0.door))
+            .collect();
         let mut lines = self.0.lines.lock();
         lines.retain(|name, line| {
             found
@@ -218,7 +229,7 @@ impl Gateways {
         lines.get_mut(name).map(work).unwrap_or_default()
     }
 
-    /// What one gateway answers to a question, JSON from its admin port.
+    /// What one gateway answers to a question, JSON.
     ///
     /// # Errors
     /// None is there, or none answers.
@@ -240,8 +251,25 @@ impl Gateways {
     }
 }
 
+/// Which of its ports a gateway is asked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Admin,
+    Control,
+}
+
+impl Door {
+    /// The port's name in a pod, and its number where the pod has none of the name.
+    fn port(self) -> (&'static str, i32) {
+        match self {
+            Self::Admin => ("admin", ADMIN_PORT),
+            Self::Control => ("control", CONTROL_PORT),
+        }
+    }
+}
+
 /// A pod's name and where it is asked, if it is a gateway that lives.
-fn gateway(pod: &Pod) -> Option<(String, String)> {
+fn gateway(pod: &Pod, door: Door) -> Option<(String, String)> {
     if pod.labels().get(LABEL_COMPONENT).map(String::as_str) != Some(names::GATEWAY) {
         return None;
     }
@@ -252,8 +280,9 @@ fn gateway(pod: &Pod) -> Option<(String, String)> {
     let ip = status.pod_ip.as_ref()?;
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-    let port = ports.find(|port| port.name.as_deref() == Some("admin"));
-    let port = port.map_or(ADMIN_PORT, |port| port.container_port);
+    let (name, usual) = door.port();
+    let port = ports.find(|port| port.name.as_deref() == Some(name));
+    let port = port.map_or(usual, |port| port.container_port);
     let host = if ip.contains(':') {
         format!("[{ip}]")
     } else {
@@ -282,7 +311,7 @@ mod tests {
     use super::*;
 
     fn pod(value: &serde_json::Value) -> Option<(String, String)> {
-        gateway(&serde_json::from_value(value.clone()).unwrap())
+        gateway(&serde_json::from_value(value.clone()).unwrap(), Door::Admin)
     }
 
     #[test]

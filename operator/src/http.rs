@@ -1,4 +1,6 @@
-//! Short questions to admin ports of pods: plain HTTP within the namespace, with a deadline and a bound.
+//! Short questions to pods of the namespace, with a deadline and a bound: in plain HTTP, or in TLS to gateways that prove to be some.
+
+mod connect;
 
 use std::time::Duration;
 
@@ -6,9 +8,11 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
+
+use self::connect::Connector;
+pub use self::connect::Proof;
 
 /// Longest answer: histograms of many models.
 const MAX_ANSWER: usize = 8 << 20;
@@ -16,15 +20,14 @@ const MAX_ANSWER: usize = 8 << 20;
 /// A client with a deadline. Cloning shares its connections.
 #[derive(Clone)]
 pub struct Http {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
     within: Duration,
 }
 
 impl Http {
-    /// Answers must come within this time.
-    pub fn new(within: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(within));
+    /// Answers must come within this time; with a proof, from gateways that prove who they are.
+    pub fn new(within: Duration, proof: Option<Proof>) -> Self {
+        let connector = Connector::new(within, proof);
         let client = Client::builder(TokioExecutor::new()).build(connector);
         Self { client, within }
     }
@@ -55,7 +58,8 @@ impl Http {
         let request = request.map_err(|error| format!("{url} is no address: {error}"))?;
         let exchange = async {
             let response = self.client.request(request).await;
-            let response = response.map_err(|error| format!("{url} does not answer: {error}"))?;
+            let response =
+                response.map_err(|error| format!("{url} does not answer: {}", causes(&error)))?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_ANSWER)
                 .collect()
@@ -75,4 +79,15 @@ impl Http {
         let answer = tokio::time::timeout(self.within, exchange).await;
         answer.map_err(|_| format!("{url} does not answer within {:?}", self.within))?
     }
+}
+
+/// An error with what is behind it: a handshake that failed is told by its last cause alone.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        told = format!("{told}: {error}");
+        cause = error.source();
+    }
+    told
 }

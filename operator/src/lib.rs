@@ -24,6 +24,7 @@ pub mod quota;
 mod request;
 pub mod status;
 pub mod statuses;
+pub mod verdicts;
 pub mod verify;
 pub mod world;
 

@@ -11,7 +11,7 @@ metadata: {name: small}
 spec:
   accelerator: {type: cpu}
   replicas: {min: 1, max: 4}
-  scaling: {targetKvOccupancyPercent: 80, targetQueueMs: 200, scaleDownStabilization: 300s}
+  scaling: {targetKvOccupancyPercent: 80, targetQueueMs: 200, targetTokensPerSecond: 4000, scaleDownStabilization: 300s}
   sharing: Dedicated
   engine: {maxBatchTokens: 2048, maxRunning: 64, kvMemory: 1Gi, blockTokens: 16, kvDtype: bf16}
   queue: {maxDepth: 256, maxWait: 10s}

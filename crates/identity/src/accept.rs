@@ -1,10 +1,13 @@
 //! Connections of callers who proved their role.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
@@ -16,7 +19,9 @@ use crate::follow::Identity;
 use crate::role::Role;
 
 /// Handshakes at once: each is a millisecond of work for whom nothing is known of yet.
-const HANDSHAKES: usize = 64;
+const HANDSHAKES: usize = 256;
+/// Of one address: whoever says nothing holds up nobody else.
+const HANDSHAKES_OF_ONE: usize = 16;
 /// A caller that says nothing holds one of them for this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that were taken and not fetched yet.
@@ -39,6 +44,7 @@ pub fn accept(
         let mut refusals = Refusals::default();
         let (told, mut failed) = mpsc::channel::<(SocketAddr, String)>(HANDSHAKES);
         let places = Arc::new(Semaphore::new(HANDSHAKES));
+        let pending = Pending::default();
         loop {
             let next = async {
                 // The place first: beyond it callers wait in the listener's backlog.
@@ -54,6 +60,10 @@ pub fn accept(
                         tokio::time::sleep(BREATH).await;
                         continue;
                     };
+                    let Some(handshake) = pending.call(from.ip()) else {
+                        refusals.tell(caller, from, "too many connections of this address say nothing");
+                        continue;
+                    };
                     let (identity, taken, told) = (Arc::clone(&identity), taken.clone(), told.clone());
                     tokio::spawn(async move {
                         match timeout(PATIENCE, greet(stream, &identity, caller)).await {
@@ -63,7 +73,7 @@ pub fn accept(
                             Ok(Err(error)) => drop(told.try_send((from, error.to_string()))),
                             Err(_) => drop(told.try_send((from, "it said nothing".to_owned()))),
                         }
-                        drop(place);
+                        drop((place, handshake));
                     });
                 }
             }
@@ -81,6 +91,42 @@ async fn greet(
     let config = identity.current().and_then(|now| now.server(caller));
     let config = config.map_err(io::Error::other)?;
     TlsAcceptor::from(Arc::new(config)).accept(stream).await
+}
+
+/// How many handshakes each address has.
+#[derive(Clone, Default)]
+struct Pending(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A handshake of an address, while it lasts.
+struct Called {
+    pending: Pending,
+    address: IpAddr,
+}
+
+impl Pending {
+    /// `None` where the address has enough of them.
+    fn call(&self, address: IpAddr) -> Option<Called> {
+        let mut counts = self.0.lock();
+        let count = counts.entry(address).or_default();
+        if *count == HANDSHAKES_OF_ONE {
+            return None;
+        }
+        *count += 1;
+        let pending = self.clone();
+        Some(Called { pending, address })
+    }
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        let mut counts = self.pending.0.lock();
+        if let Entry::Occupied(mut count) = counts.entry(self.address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 /// What is told of those who were refused.

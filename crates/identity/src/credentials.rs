@@ -1,5 +1,6 @@
 //! A certificate, its key, and the authorities it takes others by.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -24,19 +25,37 @@ pub(crate) const CERTIFICATE: &str = "tls.crt";
 pub(crate) const KEY: &str = "tls.key";
 pub(crate) const AUTHORITIES: &str = "ca.crt";
 
+/// What is spoken within a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// One question after the other.
+    Http1,
+    /// Sessions.
+    Http2,
+}
+
+impl Spoken {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+        }
+    }
+}
+
 /// A certificate, its key, and the authorities it takes others by: two while an authority is replaced.
 pub struct Credentials {
     certificates: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     authorities: Arc<RootCertStore>,
-    expires: SystemTime,
+    life: Range<SystemTime>,
 }
 
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials")
             .field("authorities", &self.authorities.len())
-            .field("expires", &self.expires)
+            .field("life", &self.life)
             .finish_non_exhaustive()
     }
 }
@@ -67,16 +86,16 @@ impl Credentials {
         CertifiedKey::from_der(certificates.clone(), key.clone_key(), &provider)
             .map_err(IdentityError::Pair)?;
         Ok(Self {
-            expires: expiry(&certificates[0])?,
+            life: life(&certificates[0])?,
             certificates,
             key,
             authorities: Arc::new(roots),
         })
     }
 
-    /// When others will not take it any more.
-    pub fn expires(&self) -> SystemTime {
-        self.expires
+    /// From when until when others take it.
+    pub fn life(&self) -> &Range<SystemTime> {
+        &self.life
     }
 
     /// How a server answers that takes only callers of this role.
@@ -115,7 +134,7 @@ impl Credentials {
         Ok(config)
     }
 
-    /// Makes sure that at the other end of a connection is this role, and shows it who calls. For HTTP/2.
+    /// Makes sure that at the other end of a connection is this role, and shows it who calls.
     ///
     /// # Errors
     /// The other end is another, its certificate is of an unknown authority or over, or the connection fails.
@@ -123,9 +142,10 @@ impl Credentials {
         &self,
         stream: TcpStream,
         called: Role,
+        spoken: Spoken,
     ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut config = self.client().map_err(std::io::Error::other)?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![spoken.name().to_vec()];
         let connector = TlsConnector::from(Arc::new(config));
         connector.connect(called.server_name(), stream).await
     }
@@ -151,12 +171,13 @@ fn read_certificates(
     })
 }
 
-fn expiry(certificate: &CertificateDer<'_>) -> Result<SystemTime, IdentityError> {
+fn life(certificate: &CertificateDer<'_>) -> Result<Range<SystemTime>, IdentityError> {
     let read = x509_cert::Certificate::from_der(certificate);
     let read = read.map_err(|error| damaged(CERTIFICATE, &error))?;
-    let not_after = read.tbs_certificate().validity().not_after;
-    let since_epoch: Duration = not_after.to_unix_duration();
-    Ok(SystemTime::UNIX_EPOCH + since_epoch)
+    let validity = read.tbs_certificate().validity();
+    let [begin, end]: [Duration; 2] =
+        [validity.not_before, validity.not_after].map(x509_cert::time::Time::to_unix_duration);
+    Ok(SystemTime::UNIX_EPOCH + begin..SystemTime::UNIX_EPOCH + end)
 }
 
 fn damaged(part: &'static str, error: &dyn std::fmt::Display) -> IdentityError {

@@ -123,7 +123,7 @@ impl Identity {
             };
             match &reload {
                 Some(Reload::Taken(now)) => {
-                    let left = now.expires().duration_since(std::time::SystemTime::now());
+                    let left = now.life().end.duration_since(std::time::SystemTime::now());
                     let left_s = left.map_or(0, |left| left.as_secs());
                     tracing::info!(folder = %self.folder.display(), left_s, "identity taken over");
                 }

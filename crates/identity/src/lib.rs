@@ -12,7 +12,7 @@ mod role;
 mod verify;
 
 pub use accept::accept;
-pub use credentials::Credentials;
+pub use credentials::{Credentials, Spoken};
 pub use error::IdentityError;
 pub use follow::{Identity, Reload};
 pub use role::Role;

@@ -20,7 +20,8 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Metrics, Readiness};
@@ -149,7 +150,18 @@ impl Admin {
         }
     }
 
-    async fn serve_connection(self, stream: TcpStream, sites: Arc<Sites>) {
+    /// Serves a connection that was taken elsewhere, until it ends.
+    pub async fn serve_stream<S>(self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        self.serve_connection(stream, Arc::default()).await;
+    }
+
+    async fn serve_connection<S>(self, stream: S, sites: Arc<Sites>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let service = service_fn(move |request: Request<Incoming>| {
             let (admin, sites) = (self.clone(), Arc::clone(&sites));
             async move {

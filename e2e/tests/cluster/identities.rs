@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use weir_e2e::cluster::Kubectl;
+use weir_e2e::cluster::{ControlPlane, Kubectl};
 use weir_e2e::processes::{GatewayProcess, Plan, WorkerProcess, snapshot_tenant, write_snapshot};
+use weir_e2e::prometheus::free_address;
 use weir_e2e::{RandomModel, Site, Tenant, repository, wait_for, weir_command};
 
-use crate::plane::{namespace, own};
+use crate::plane::{namespace, own, set_status};
 use crate::stage::Running;
 
 const NAMESPACE: &str = "identities";
@@ -41,7 +42,7 @@ impl Issuing {
                 "1",
             ])
             .env("KUBECONFIG", &self.kubeconfig)
-            .env("WEIR_LOG", "info")
+            .env("WEIR_LOG", "info,weir_operator::gateways=debug")
             .stdin(Stdio::null())
             .stderr(log.unwrap());
         Running(command.spawn().unwrap())
@@ -104,6 +105,74 @@ fn find_each_other(site: &Site, worker: &Path, gateway: &Path) {
     serving.serves().unwrap();
 }
 
+/// A gateway in the cluster: the operator asks it where both prove who they are, and nobody else is answered there.
+fn is_asked_by_the_operator(issuing: &Issuing, site: &Site, plane: &ControlPlane, identity: &Path) {
+    let account = format!("system:serviceaccount:{NAMESPACE}:weir-gateway");
+    let kubeconfig = plane.kubeconfig_for(&account, None).unwrap();
+    let [listen, admin, control] = std::array::from_fn(|_| free_address().unwrap());
+    let mut command = weir_command();
+    command
+        .args(["gateway", "--cluster", "--namespace", NAMESPACE])
+        .args(["--listen", &listen, "--admin", &admin])
+        .args(["--control", &control])
+        .arg("--data")
+        .arg(site.path().join("in-cluster"))
+        .arg("--workload-identity")
+        .arg(identity)
+        .env("KUBECONFIG", kubeconfig)
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(site.path().join("in-cluster.log")).unwrap());
+    let _gateway = Running(command.spawn().unwrap());
+    let port = |address: &str| -> u16 { address.rsplit(':').next().unwrap().parse().unwrap() };
+    let ports = json!([
+        {"name": "admin", "containerPort": port(&admin)},
+        {"name": "control", "containerPort": port(&control)},
+    ]);
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "g-0", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/component": "gateway"}},
+        "spec": {
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "gateway", "image": "weir-gateway", "ports": ports}],
+        },
+    });
+    let kubectl = &issuing.kubectl;
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": NAMESPACE},
+    });
+    kubectl.apply("play", &account).unwrap();
+    kubectl.apply("play", &pod).unwrap();
+    let running =
+        json!({"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]});
+    set_status(kubectl, "pod/g-0", NAMESPACE, &running);
+    for file in ["secret-acme", "tenant-acme"] {
+        let file = site.manifests().join(format!("{file}.yaml"));
+        let file = file.display().to_string();
+        let apply = ["apply", "--server-side", "-n", NAMESPACE, "-f", &file];
+        kubectl.run(&apply).unwrap();
+    }
+    // How many runs a tenant has only a gateway knows.
+    let told = wait_for("what a gateway says of a tenant", PATIENCE, || {
+        let quota = kubectl.get(&["tenantquota", "acme", "-n", NAMESPACE]);
+        quota.ok()?["status"]["liveRuns"].is_number().then_some(())
+    });
+    let logs = || {
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        read(&issuing.log) + &read(&site.path().join("in-cluster.log"))
+    };
+    assert!(told.is_ok(), "{told:?}\n{}", logs());
+    let asked = |address: &str| {
+        let request = ureq::get(format!("http://{address}/observed"));
+        let built = request.config().http_status_as_error(false).build();
+        built.call().map(|answer| answer.status().as_u16())
+    };
+    assert_eq!(asked(&admin).unwrap(), 404, "the admin port has it no more");
+    assert!(
+        asked(&control).is_err(),
+        "who proves nothing is not answered"
+    );
+}
+
 #[test]
 fn what_the_operator_issues_lets_gateways_and_workers_find_each_other_and_is_kept_in_order() {
     let Some(plane) = own("certificates of an install") else {
@@ -127,6 +196,7 @@ fn what_the_operator_issues_lets_gateways_and_workers_find_each_other_and_is_kep
     issuing.mount("weir-worker-identity", &worker);
     issuing.mount("weir-gateway-identity", &gateway);
     find_each_other(&site, &worker, &gateway);
+    is_asked_by_the_operator(&issuing, &site, &plane, &gateway);
 
     // Applied again, as upgrades do: what the operator filled in is not theirs to take away.
     let names = [
@@ -154,22 +224,15 @@ fn what_the_operator_issues_lets_gateways_and_workers_find_each_other_and_is_kep
         let mut texts = parts.map(|part| String::from_utf8(decoded(part)).unwrap());
         assert!(!texts.any(|text| text.contains(&key)), "{name}");
     }
-    let damage = json!({"data": {"tls.key": null}}).to_string();
-    let patch = [
-        "patch",
-        "secret",
-        names[1],
-        "-n",
-        NAMESPACE,
-        "--type=merge",
-        "-p",
-    ];
-    kubectl.run(&[&patch[..], &[&damage]].concat()).unwrap();
+    let damage = json!({"data": {"tls.key": "bm90aGluZw=="}});
+    let secret = format!("secret/{}", names[1]);
+    kubectl.merge(&secret, NAMESPACE, &damage, &[]).unwrap();
+    let is_mended = || (stored()[1]["tls.crt"] != first[1]["tls.crt"]).then_some(());
+    wait_for("another certificate", PATIENCE, is_mended).unwrap();
     issuing.mount(names[1], &gateway);
     let mended = stored();
     let are_kept = mended[0] == first[0] && mended[2] == first[2];
     assert!(are_kept, "the others are as they were");
-    assert_ne!(mended[1]["tls.crt"], first[1]["tls.crt"]);
     find_each_other(&site, &worker, &gateway);
 
     // It makes no Secret: whoever takes one away is told what to do.

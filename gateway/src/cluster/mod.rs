@@ -146,7 +146,7 @@ impl Cluster {
         Arc::new(move |digest| this.0.texts.has(digest))
     }
 
-    /// What the operator may hand over on the admin port: tables, by `POST /tables`. The answer comes when the table is in force.
+    /// What the operator may hand over: tables, by `POST /tables`. The answer comes when the table is in force.
     pub(crate) fn actions(&self, gateway: &Gateway) -> BTreeMap<&'static str, Action> {
         let (this, gateway) = (self.clone(), gateway.clone());
         let push = Action(Arc::new(move |body: Bytes| {

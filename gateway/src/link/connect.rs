@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
-use weir_identity::{Identity, Role};
+use weir_identity::{Identity, Role, Spoken};
 use weir_protocol::frames::{MAX_MESSAGE_BYTES, PROTOCOL, STREAM_WINDOW_BYTES};
 use weir_protocol::worker::worker_client::WorkerClient;
 use weir_protocol::worker::{GatewayFrame, HeldRun, Hello, Welcome, WorkerFrame, worker_frame};
@@ -166,7 +166,9 @@ async fn prove(host: &str, identity: &Identity) -> io::Result<TlsStream<TcpStrea
     let credentials = identity.current().map_err(io::Error::other)?;
     let stream = TcpStream::connect(host).await?;
     stream.set_nodelay(true)?;
-    let mut stream = credentials.connect(stream, Role::Worker).await?;
+    let mut stream = credentials
+        .connect(stream, Role::Worker, Spoken::Http2)
+        .await?;
     // In TLS 1.3 a caller learns with the first bytes whether it was taken; a server of HTTP/2 sends its settings unasked.
     if stream.fill_buf().await?.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use weir_identity::Role;
+use weir_identity::{Credentials, Role};
 
 use super::issue::{self, Pair};
-use super::life::{Lives, Standing, Step};
+use super::life::{Lives, Spread, Standing, Step};
 
 /// Entries of a Secret.
 pub(crate) type Entries = BTreeMap<String, ByteString>;
@@ -17,7 +17,7 @@ pub(crate) struct Held {
     pub(crate) current: Option<Pair>,
     next: Option<Pair>,
     old: Option<String>,
-    changed_s: u64,
+    pub(super) changed_s: u64,
 }
 
 impl Held {
@@ -54,6 +54,7 @@ impl Held {
         &mut self,
         namespace: &str,
         lives: Lives,
+        spread: Spread,
         now_s: u64,
     ) -> Result<Step, rcgen::Error> {
         let current = self.current.as_ref();
@@ -64,6 +65,7 @@ impl Held {
             has_next: self.next.is_some(),
             has_old: self.old.is_some(),
             changed_s: self.changed_s,
+            spread,
         };
         let step = standing.step(lives, now_s);
         match step {
@@ -87,6 +89,11 @@ impl Held {
         Ok(step)
     }
 
+    /// Whether an exchange is under way.
+    pub(super) fn is_exchanged(&self) -> bool {
+        self.next.is_some() || self.old.is_some()
+    }
+
     /// All that are trusted now.
     pub(crate) fn bundle(&self) -> String {
         let current = self.current.iter().map(|pair| pair.certificate.as_str());
@@ -104,7 +111,8 @@ impl Held {
     ) -> Result<Option<BTreeMap<&'static str, String>>, String> {
         let current = self.current.as_ref().ok_or("there is no authority")?;
         let bundle = self.bundle();
-        let held = pair(entries, "tls").filter(|pair| !self.is_due(pair, role, now_s));
+        let held = pair(entries, "tls")
+            .filter(|pair| !self.is_due(pair, role, now_s) && is_whole(pair, &bundle));
         let is_trusting = text(entries, "ca.crt").as_ref() == Some(&bundle);
         let pair = match held {
             Some(_) if is_trusting => return Ok(None),
@@ -133,6 +141,20 @@ impl Held {
     }
 }
 
+/// Whether a process can use it: a key may be there, and be damaged or another's.
+fn is_whole(pair: &Pair, bundle: &str) -> bool {
+    let [certificate, key, bundle] = [&pair.certificate, &pair.key, bundle].map(str::as_bytes);
+    Credentials::from_pem(certificate, key, bundle).is_ok()
+}
+
+/// As a Secret has them.
+pub(super) fn stored(entries: &BTreeMap<&'static str, String>) -> Entries {
+    let stored = entries
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), ByteString(text.clone().into_bytes())));
+    stored.collect()
+}
+
 fn pair(entries: &Entries, name: &str) -> Option<Pair> {
     Some(Pair {
         certificate: text(entries, &format!("{name}.crt"))?,
@@ -140,7 +162,7 @@ fn pair(entries: &Entries, name: &str) -> Option<Pair> {
     })
 }
 
-fn text(entries: &Entries, name: &str) -> Option<String> {
+pub(super) fn text(entries: &Entries, name: &str) -> Option<String> {
     let text = String::from_utf8(entries.get(name)?.0.clone()).ok()?;
     Some(text).filter(|text| !text.is_empty())
 }
@@ -149,8 +171,6 @@ fn text(entries: &Entries, name: &str) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
-    use weir_identity::Credentials;
-
     use super::*;
 
     const LIVES: Lives = Lives {
@@ -158,13 +178,6 @@ mod tests {
     };
     const MINUTE: u64 = 60;
     const BEGIN: u64 = 1_800_000_000;
-
-    fn stored(entries: &BTreeMap<&'static str, String>) -> Entries {
-        let stored = entries
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), ByteString(text.clone().into_bytes())));
-        stored.collect()
-    }
 
     /// Three lives of an authority, looked at every minute, with everything stored and read back in between.
     #[test]
@@ -175,7 +188,7 @@ mod tests {
         for minute in 0..3 * 12 * 60 {
             let now_s = BEGIN + minute * MINUTE;
             let mut held = Held::read(&authority);
-            let step = held.advance("ns", LIVES, now_s).unwrap();
+            let step = held.advance("ns", LIVES, Spread::Begun, now_s).unwrap();
             if step != Step::Rest {
                 steps.push(step);
                 authority = stored(&held.entries());
@@ -225,7 +238,8 @@ mod tests {
     #[test]
     fn a_certificate_is_renewed_when_it_is_due_damaged_or_of_another_and_left_alone_otherwise() {
         let mut held = Held::default();
-        held.advance("ns", LIVES, BEGIN).unwrap();
+        held.advance("ns", LIVES, Spread::Incomplete, BEGIN)
+            .unwrap();
         let renewed =
             |entries: &Entries, now_s| held.renewed(Role::Gateway, entries, LIVES, now_s).unwrap();
         let first = stored(&renewed(&Entries::new(), BEGIN).unwrap());
@@ -238,6 +252,13 @@ mod tests {
             let mut damaged = first.clone();
             damaged.remove(entry);
             assert!(renewed(&damaged, BEGIN).is_some(), "{entry}");
+            damaged.insert(entry.to_owned(), ByteString(b"nothing".to_vec()));
+            assert!(renewed(&damaged, BEGIN).is_some(), "{entry}");
+            damaged.insert(entry.to_owned(), stored(&later)[entry].clone());
+            assert!(
+                renewed(&damaged, BEGIN).is_some(),
+                "{entry} of another pair"
+            );
         }
         let mut untrusting = first.clone();
         untrusting.insert("ca.crt".to_owned(), ByteString(b"other".to_vec()));

@@ -67,14 +67,24 @@ pub(crate) enum Step {
     Rest,
 }
 
+/// Whether what follows from the last step was written to every Secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// It was, and reaches pods in time.
+    Begun,
+    /// One lacks something: however long ago the step was, it is not known to have reached anybody.
+    Incomplete,
+}
+
 /// Where an authority stands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
     pub(crate) current: Option<Life>,
     pub(crate) has_next: bool,
     pub(crate) has_old: bool,
-    /// When its last step was.
+    /// When its last step was, or what followed from it was written last.
     pub(crate) changed_s: u64,
+    pub(crate) spread: Spread,
 }
 
 impl Standing {
@@ -82,7 +92,8 @@ impl Standing {
         let Some(current) = self.current.filter(|life| !life.is_over(now_s)) else {
             return Step::Begin;
         };
-        let has_spread = now_s >= self.changed_s + lives.spread().as_secs();
+        let has_spread =
+            self.spread == Spread::Begun && now_s >= self.changed_s + lives.spread().as_secs();
         match (self.has_next, self.has_old) {
             (true, _) if has_spread => Step::Exchange,
             (false, true) if has_spread => Step::Forget,
@@ -142,6 +153,11 @@ mod tests {
             has_next,
             has_old,
             changed_s,
+            spread: Spread::Begun,
+        };
+        let incomplete = |standing| Standing {
+            spread: Spread::Incomplete,
+            ..standing
         };
         for (standing, now_s, want) in [
             (standing(false, false, 0), due - 1, Step::Rest),
@@ -151,6 +167,17 @@ mod tests {
             (standing(false, true, due), due + HOUR - 1, Step::Rest),
             (standing(false, true, due), due + HOUR, Step::Forget),
             (standing(true, true, due), life.end_s, Step::Begin),
+            (incomplete(standing(false, false, 0)), due, Step::Announce),
+            (
+                incomplete(standing(true, false, due)),
+                due + 9 * HOUR,
+                Step::Rest,
+            ),
+            (
+                incomplete(standing(false, true, due)),
+                due + 9 * HOUR,
+                Step::Rest,
+            ),
         ] {
             assert_eq!(standing.step(LIVES, now_s), want, "{standing:?} at {now_s}");
         }

@@ -1,12 +1,15 @@
-//! The install's authority: who gateways, workers and this operator are to each other. It lives in a Secret, and so do the certificates it
-//! issues, one Secret a role; pods mount theirs. Nothing is made here but content: the Secrets are installed with Weir, so that this
-//! operator needs no right to make any, and only those are written that a Role names.
+//! The install's authority: who gateways, workers and operators are to each other. It lives in a Secret, and so do the certificates it
+//! issues to gateways and workers, one Secret a role; pods mount theirs. An operator issues its own to itself, whether it leads or not, and
+//! keeps it in memory. Nothing is made here but content: the Secrets are installed with Weir, so that this operator needs no right to make
+//! any, and only those are written that a Role names.
 
 mod held;
 mod issue;
 mod life;
+mod shown;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::Secret;
@@ -14,25 +17,30 @@ use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use weir_identity::Role;
+use weir_identity::{Credentials, Role};
+use weir_telemetry::Metrics;
 
 use self::held::{Entries, Held};
-pub(crate) use self::life::Lives;
-use self::life::Step;
+use self::life::{Lives, Spread, Step};
+use self::shown::Shown;
 use crate::apply::{Applier, ApplyError};
+use crate::http::Proof;
 
 /// The authority's Secret.
 pub(crate) const AUTHORITY: &str = "weir-authority";
-/// The gateways'.
-pub(crate) const GATEWAYS: &str = "weir-gateway-identity";
 /// The workers'.
 pub(crate) const WORKERS: &str = "weir-worker-identity";
+/// Whose certificates lie in Secrets.
+const WORKLOADS: [(&str, Role); 2] = [
+    ("weir-gateway-identity", Role::Gateway),
+    (WORKERS, Role::Worker),
+];
 
 /// Who writes them.
 const MANAGER: &str = "weir-authority";
 /// How often it is looked whether something is due.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
-/// How soon again after a failure, or while another one leads.
+/// How soon again after a failure, or while there is nothing yet that this operator could prove itself by.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Why certificates could not be kept in order.
@@ -58,23 +66,46 @@ enum AuthorityError {
     Make(#[source] rcgen::Error),
     #[error("cannot issue the certificate of Secret {name:?}: {reason}")]
     Issue { name: &'static str, reason: String },
+    #[error("cannot issue this operator's own certificate: {reason}")]
+    Own { reason: String },
     #[error(transparent)]
     Fence(#[from] ApplyError),
 }
 
-/// Keeps the authority and what it issued in order, while this operator leads.
+/// Keeps what this operator proves itself by in order, and the authority and what it issued while this operator leads.
 pub(crate) struct Authority {
-    pub(crate) applier: Applier,
-    pub(crate) namespace: String,
-    pub(crate) lives: Lives,
+    applier: Applier,
+    namespace: String,
+    lives: Lives,
+    own: Proof,
+    shown: Shown,
 }
 
 impl Authority {
+    /// What issues certificates that live so long, among them this operator's `own`.
+    pub(crate) fn new(
+        applier: Applier,
+        namespace: String,
+        certificate: Duration,
+        own: Proof,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            applier,
+            namespace,
+            lives: Lives { certificate },
+            own,
+            shown: Shown::new(metrics),
+        }
+    }
+
     /// Until `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut own = Entries::new();
         loop {
-            let pause = match self.look().await {
+            let pause = match self.look(&mut own).await {
                 Ok(()) => LOOK_EVERY,
+                Err(AuthorityError::Fence(_)) if self.own.load().is_some() => LOOK_EVERY,
                 Err(AuthorityError::Fence(_)) => AGAIN,
                 Err(error) => {
                     tracing::warn!(
@@ -91,30 +122,94 @@ impl Authority {
         }
     }
 
-    async fn look(&self) -> Result<(), AuthorityError> {
-        self.applier.fence()?;
+    async fn look(&self, own: &mut Entries) -> Result<(), AuthorityError> {
         let now_s = now_s();
         let stored = self.read(AUTHORITY).await?;
         let mut held = Held::read(stored.data.as_ref().unwrap_or(&Entries::new()));
+        if held.current.is_some() {
+            self.prove(&held, own, now_s)?;
+        }
+        self.applier.fence()?;
+        let mut workloads = Vec::new();
+        for (name, role) in WORKLOADS {
+            workloads.push((name, role, self.read(name).await));
+        }
+        // What was not written yet, or cannot be, has reached nobody.
+        let has_its_own = |(_, role, stored): &(_, Role, Result<Secret, _>)| {
+            let entries = stored.as_ref().ok().and_then(|stored| stored.data.as_ref());
+            let lacks = entries.map(|entries| held.renewed(*role, entries, self.lives, now_s));
+            matches!(lacks, Some(Ok(None)))
+        };
+        let spread = if workloads.iter().all(has_its_own) {
+            Spread::Begun
+        } else {
+            Spread::Incomplete
+        };
         let step = held
-            .advance(&self.namespace, self.lives, now_s)
+            .advance(&self.namespace, self.lives, spread, now_s)
             .map_err(AuthorityError::Make)?;
+        let mut stored = stored;
         if step != Step::Rest {
             // Written before anything is issued by it: with the version that was read, so that of two operators one does it.
-            self.write(AUTHORITY, &stored, &held.entries()).await?;
+            stored = self.write(AUTHORITY, &stored, &held.entries()).await?;
             tracing::info!(?step, "the authority of this install");
+            self.prove(&held, own, now_s)?;
         }
-        for (name, role) in [(GATEWAYS, Role::Gateway), (WORKERS, Role::Worker)] {
-            let stored = self.read(name).await?;
-            let entries = stored.data.clone().unwrap_or_default();
-            let renewed = held.renewed(role, &entries, self.lives, now_s);
-            let renewed = renewed.map_err(|reason| AuthorityError::Issue { name, reason })?;
-            if let Some(renewed) = renewed {
-                self.write(name, &stored, &renewed).await?;
-                tracing::info!(secret = name, "certificates renewed");
+        let mut outcome = Ok(());
+        for (name, role, read) in workloads {
+            let kept = match read {
+                Ok(read) => self.keep((name, role), &read, &held, now_s).await,
+                Err(error) => Err(error),
+            };
+            match kept {
+                Ok(true) if step == Step::Rest && held.is_exchanged() => {
+                    // The next step counts from what came last.
+                    held.changed_s = now_s;
+                    stored = self.write(AUTHORITY, &stored, &held.entries()).await?;
+                }
+                Ok(_) => {}
+                // One Secret that cannot be written must not keep the other from what it needs.
+                Err(error) => outcome = Err(error),
             }
         }
+        outcome
+    }
+
+    /// Issues to this operator what it proves itself by, where that is due.
+    fn prove(&self, held: &Held, own: &mut Entries, now_s: u64) -> Result<(), AuthorityError> {
+        let refused = |reason| AuthorityError::Own { reason };
+        let renewed = held.renewed(Role::Operator, own, self.lives, now_s);
+        if let Some(renewed) = renewed.map_err(refused)? {
+            let part = |name| renewed.get(name).map_or("", String::as_str).as_bytes();
+            let made = Credentials::from_pem(part("tls.crt"), part("tls.key"), part("ca.crt"));
+            let made = made.map_err(|error| refused(error.to_string()))?;
+            self.own.store(Some(Arc::new(made)));
+            *own = held::stored(&renewed);
+        }
+        self.shown.show(Role::Operator, own);
+        self.shown.authority(held);
         Ok(())
+    }
+
+    /// Whether a role's certificates were renewed.
+    async fn keep(
+        &self,
+        (name, role): (&'static str, Role),
+        stored: &Secret,
+        held: &Held,
+        now_s: u64,
+    ) -> Result<bool, AuthorityError> {
+        let entries = stored.data.clone().unwrap_or_default();
+        let renewed = held.renewed(role, &entries, self.lives, now_s);
+        let renewed = renewed.map_err(|reason| AuthorityError::Issue { name, reason })?;
+        let Some(renewed) = renewed else {
+            self.shown.show(role, &entries);
+            return Ok(false);
+        };
+        self.write(name, stored, &renewed).await?;
+        self.shown.show(role, &held::stored(&renewed));
+        tracing::info!(secret = name, "certificates renewed");
+        Ok(true)
     }
 
     fn secrets(&self) -> Api<Secret> {
@@ -135,7 +230,7 @@ impl Authority {
         name: &'static str,
         stored: &Secret,
         entries: &BTreeMap<&'static str, String>,
-    ) -> Result<(), AuthorityError> {
+    ) -> Result<Secret, AuthorityError> {
         self.applier.fence()?;
         let body = body(stored, entries);
         let params = PatchParams {
@@ -146,7 +241,7 @@ impl Authority {
             .secrets()
             .patch(name, &params, &Patch::Merge(&body))
             .await;
-        written.map(drop).map_err(|error| AuthorityError::Write {
+        written.map_err(|error| AuthorityError::Write {
             name,
             source: Box::new(error),
         })

@@ -1,5 +1,7 @@
 //! The controller of pools: how many workers each of its models needs, and what the pool is doing.
 
+pub mod measure;
+pub mod rate;
 mod refused;
 pub mod scale;
 pub mod status;
@@ -8,12 +10,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Resource as _, ResourceExt as _};
 use parking_lot::Mutex;
-use weir_api::{GpuPool, LABEL_COMPONENT, LABEL_POOL, ValidGpuPool, Validate as _};
+use weir_api::{GpuPool, LABEL_COMPONENT, LABEL_POOL, ValidGpuPool};
 
+use self::measure::{computed, measure};
 use self::scale::{Load, Scaler};
-use self::status::{Facts, Pods, measure};
+use self::status::{Facts, Pods};
 use crate::apply::{Applier, ApplyError};
 use crate::board::{Board, Served};
 use crate::gateways::Gateways;
@@ -22,6 +26,7 @@ use crate::model::template;
 use crate::names;
 use crate::queue::Outcome;
 use crate::statuses::{Statuses, told};
+use crate::verdicts::Verdicts;
 use crate::world::{Key, World};
 
 /// How often load is looked at.
@@ -43,6 +48,8 @@ pub struct Pools {
     pub scalers: Mutex<BTreeMap<String, Scaler>>,
     /// What was told of each.
     pub statuses: Statuses,
+    /// What is wrong with each.
+    pub verdicts: Verdicts<GpuPool>,
 }
 
 impl Pools {
@@ -56,11 +63,12 @@ impl Pools {
         }
         let found = self.world.pools.state();
         let Some(object) = found.iter().find(|pool| pool.name_any() == name) else {
+            self.verdicts.forget(name);
             return Ok(Outcome::Gone);
         };
-        let valid = GpuPool::validate(object);
+        let valid = self.verdicts.of(object);
         let served = self.board.served(name);
-        if let Ok(valid) = &valid {
+        if let Ok(valid) = &*valid {
             self.scale(valid, &served);
         }
         let heard = self.gateways.all();
@@ -71,7 +79,7 @@ impl Pools {
         };
         let measured = measure(reports(), name, &[]);
         self.board.occupied(name, measured.occupancy().unwrap_or(0));
-        let theirs = valid
+        let theirs = (*valid)
             .as_ref()
             .ok()
             .and_then(|valid| valid.pod_template.as_ref());
@@ -79,7 +87,7 @@ impl Pools {
             theirs.and_then(|theirs| template::merge(serde_json::json!({}), theirs).err());
         let facts = Facts {
             object,
-            valid: valid.as_ref().map_err(Vec::as_slice),
+            valid: (*valid).as_ref().map_err(Vec::as_slice),
             refused: refused.map(|refused| refused.to_string()),
             pods: self.pods(name),
             forbidden: refused::refusals(
@@ -109,15 +117,20 @@ impl Pools {
 
     fn scale(&self, pool: &ValidGpuPool, served: &BTreeMap<String, Served>) {
         let heard = self.gateways.all();
+        let reports = || {
+            let reports = heard.iter();
+            reports.filter_map(|gateway| Some(&*gateway.report.as_ref()?.0))
+        };
         for (model, served) in served {
             let Some(stable) = &served.stable else {
                 continue;
             };
-            let reports = heard
-                .iter()
-                .filter_map(|gateway| Some(&*gateway.report.as_ref()?.0));
-            let measured = measure(reports, &pool.name, &[&stable.digest]);
+            let measured = measure(reports(), &pool.name, &[&stable.digest]);
             let current = self.ordered(model, stable);
+            let counted = computed(reports(), &pool.name, &stable.digest);
+            let now = Instant::now();
+            let mut scalers = self.scalers.lock();
+            let scaler = scalers.entry(model.clone()).or_default();
             let load = Load {
                 current,
                 occupancy_percent: measured.occupancy(),
@@ -127,11 +140,10 @@ impl Pools {
                 } else {
                     0
                 },
+                tokens_per_second: scaler.rate.next(counted, now),
                 runs: measured.waiting + measured.running,
             };
-            let mut scalers = self.scalers.lock();
-            let scaler = scalers.entry(model.clone()).or_default();
-            let wanted = scaler.next(pool, load, Instant::now());
+            let wanted = scaler.next(pool, load, now);
             drop(scalers);
             if self.board.want(model, wanted) {
                 tracing::info!(pool = pool.name, model, wanted, ?load, "workers wanted");
@@ -143,10 +155,8 @@ impl Pools {
     /// Workers of a version, as ordered last.
     fn ordered(&self, model: &str, id: &weir_rollout::VersionId) -> u32 {
         let name = names::child(model, id);
-        let found = self.world.children.deployments.state();
-        let deployment = found
-            .iter()
-            .find(|deployment| deployment.name_any() == name);
+        let is_its = |deployment: &Deployment| deployment.metadata.name.as_deref() == Some(&name);
+        let deployment = self.world.children.deployments.find(is_its);
         let replicas = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
         replicas.map_or(0, |replicas| u32::try_from(replicas).unwrap_or(0))
     }

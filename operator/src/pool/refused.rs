@@ -38,7 +38,8 @@ mod tests {
     use weir_api::gpu_pool::{conditions, reasons};
     use weir_api::{CONDITION_READY, GpuPool, Validate as _};
 
-    use super::super::status::{Facts, Measured, Pods, status};
+    use super::super::measure::Measured;
+    use super::super::status::{Facts, Pods, status};
     use super::*;
 
     fn deployment(name: &str, pool: &str, kind: &str, message: &str) -> Deployment {

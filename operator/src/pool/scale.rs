@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use weir_api::{AutoscaleTargets, ValidGpuPool};
 
+use super::rate::Rate;
+
 /// What is seen of a model's workers in a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
@@ -15,13 +17,17 @@ pub struct Load {
     pub occupancy_percent: Option<u32>,
     /// How long runs wait for a worker.
     pub queue_ms: u64,
+    /// Tokens that all of them compute in a second; none where it is not known yet.
+    pub tokens_per_second: Option<u64>,
     /// Runs that wait or are computed.
     pub runs: u64,
 }
 
-/// One model's recent wants, newest last.
+/// One model's recent wants, newest last, and what its workers compute.
 #[derive(Debug, Default)]
 pub struct Scaler {
+    /// Tokens a second.
+    pub rate: Rate,
     wants: VecDeque<(Instant, u32)>,
 }
 
@@ -92,8 +98,15 @@ fn want(targets: &AutoscaleTargets, load: Load) -> u32 {
     } else {
         u64::from(load.runs > 0)
     };
+    // Not known is no reason to remove workers, like memory that nobody tells of.
+    let by_tokens = match (targets.tokens_per_second, load.tokens_per_second) {
+        (None, _) => 0,
+        (Some(_), None) => current,
+        (Some(target), Some(tokens)) => tokens.div_ceil(u64::from(target.max(1))),
+    };
     let least = u64::from(load.runs > 0 || load.occupancy_percent.is_none());
-    u32::try_from(by_memory.max(by_queue).max(least).min(2 * current)).unwrap_or(u32::MAX)
+    let wanted = by_memory.max(by_queue).max(by_tokens).max(least);
+    u32::try_from(wanted.min(2 * current)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -120,6 +133,7 @@ mod tests {
             current,
             occupancy_percent: Some(percent),
             queue_ms,
+            tokens_per_second: Some(0),
             runs,
         }
     }
@@ -145,6 +159,28 @@ mod tests {
             ),
         ] {
             assert_eq!(want(&targets, given), wanted, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_a_second_ask_for_workers_where_the_pool_says_how_many_one_is_for() {
+        let aims = |tokens_per_second| AutoscaleTargets {
+            tokens_per_second,
+            ..pool(0, 10).scaling
+        };
+        for (target, tokens, wanted) in [
+            (Some(100), Some(200), 2),
+            (Some(100), Some(201), 3),
+            (Some(100), Some(900), 4),
+            (Some(100), Some(20), 1),
+            (Some(100), None, 2),
+            (None, Some(900), 1),
+        ] {
+            let given = Load {
+                tokens_per_second: tokens,
+                ..load(2, 20, 0, 5)
+            };
+            assert_eq!(want(&aims(target), given), wanted, "{target:?} {tokens:?}");
         }
     }
 

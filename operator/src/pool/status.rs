@@ -1,7 +1,5 @@
 //! A pool's status: coarse numbers, each of which stays as it is until it is another one.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, conditions, reasons};
@@ -9,8 +7,8 @@ use weir_api::{
     CONDITION_READY, CONDITION_RECONCILING, FieldProblem, GpuPool, GpuPoolStatus, LABEL_POOL,
     ValidGpuPool,
 };
-use weir_rollout::report::{GatewayReport, WorkerReport};
 
+use super::measure::{Measured, percent};
 use crate::status::{ConditionNow, seconds, stamped};
 
 /// Pods of a pool.
@@ -22,84 +20,6 @@ pub struct Pods {
     pub ready: u32,
     /// Those that no node has room for.
     pub unschedulable: u32,
-}
-
-/// What gateways say of a pool, put together: a worker that several see counts once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
-    /// KV positions that running sequences hold, and those there are.
-    pub kv: [u64; 2],
-    /// Runs that wait.
-    pub queue: u64,
-    /// Runs that wait for the versions that were asked for.
-    pub waiting: u64,
-    /// How long they wait.
-    pub queue_ms: u64,
-    /// Runs that are computed.
-    pub running: u64,
-    /// Prompt tokens taken in, and those whose KV was reused.
-    pub prompt: [u64; 2],
-    /// Whether any gateway said anything.
-    pub is_known: bool,
-}
-
-/// Puts together what gateways say of the workers of a pool that serve one of `digests`; of all of them where there are none.
-#[must_use]
-pub fn measure<'a>(
-    reports: impl Iterator<Item = &'a GatewayReport>,
-    pool: &str,
-    digests: &[&str],
-) -> Measured {
-    let mut measured = Measured::default();
-    let mut workers: BTreeMap<&str, WorkerReport> = BTreeMap::new();
-    for report in reports {
-        measured.is_known = true;
-        if let Some(of_pool) = report.pools.get(pool) {
-            measured.queue += of_pool.queue_depth;
-            measured.queue_ms = measured.queue_ms.max(of_pool.queue_ms);
-        }
-        for model in report.models.values() {
-            let of_digests = |(digest, _): &(&String, &u64)| digests.contains(&digest.as_str());
-            let waiting = model.waiting.iter().filter(of_digests);
-            measured.waiting += waiting.map(|(_, waiting)| waiting).sum::<u64>();
-        }
-        let is_asked = |worker: &&WorkerReport| {
-            digests.is_empty()
-                || worker
-                    .digests
-                    .iter()
-                    .any(|held| digests.contains(&held.as_str()))
-        };
-        for (name, worker) in report
-            .workers
-            .iter()
-            .filter(|(_, worker)| worker.pool == pool)
-        {
-            if is_asked(&worker) {
-                measured.running += u64::from(worker.in_flight);
-                workers.insert(name, worker.clone());
-            }
-        }
-    }
-    for worker in workers.values().filter(|worker| worker.connected) {
-        measured.kv[0] += worker.kv_held;
-        measured.kv[1] += worker.kv_total;
-        measured.prompt[0] += worker.prompt_tokens[0];
-        measured.prompt[1] += worker.prompt_tokens[1];
-    }
-    measured
-}
-
-impl Measured {
-    /// KV positions in use, in percent.
-    #[must_use]
-    pub fn occupancy(&self) -> Option<u32> {
-        percent(self.kv[0], self.kv[1])
-    }
-}
-
-fn percent(part: u64, whole: u64) -> Option<u32> {
-    u32::try_from((part * 100).checked_div(whole)?).ok()
 }
 
 /// In steps of five, rounded.
@@ -317,30 +237,6 @@ mod tests {
         assert_eq!(counts, [0, 1, 2, 5, 10, 20, 50, 100, 200]);
         let percents: Vec<i32> = [0, 2, 3, 7, 8, 100].map(coarse_percent).to_vec();
         assert_eq!(percents, [0, 0, 5, 5, 10, 100]);
-    }
-
-    #[test]
-    fn a_worker_that_two_gateways_see_counts_once_and_its_runs_twice() {
-        let report: GatewayReport = serde_json::from_value(json!({
-            "replica": "g",
-            "workers": {
-                "w": {"pool": "p", "digests": ["sha256:a"], "connected": true, "draining": false, "inFlight": 3,
-                      "kvTotal": 100, "kvHeld": 40, "promptTokens": [10, 5], "outputTokens": 1},
-                "x": {"pool": "q", "digests": [], "connected": true, "draining": false, "inFlight": 3,
-                      "kvTotal": 100, "kvHeld": 40, "promptTokens": [10, 5], "outputTokens": 1},
-            },
-            "pools": {"p": {"queueDepth": 2, "queueMs": 70}},
-        }))
-        .unwrap();
-        let both = [report.clone(), report];
-        let measured = measure(both.iter(), "p", &[]);
-        assert_eq!(
-            (measured.kv, measured.queue, measured.running),
-            ([40, 100], 4, 6)
-        );
-        assert_eq!(measured.occupancy(), Some(40));
-        assert_eq!(measure(both.iter(), "p", &["sha256:b"]).kv, [0, 0]);
-        assert!(!measure([].iter(), "p", &[]).is_known);
     }
 
     #[test]

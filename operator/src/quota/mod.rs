@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
-use weir_api::{TenantQuota, ValidTenantQuota, Validate as _};
+use weir_api::{TenantQuota, ValidTenantQuota};
 
 use self::status::{Facts, Keys};
 use crate::apply::{Applier, ApplyError};
@@ -17,6 +17,7 @@ use crate::leader::{Leadership, Role};
 use crate::queue::Outcome;
 use crate::status::MOVING_EVERY;
 use crate::statuses::{Statuses, told};
+use crate::verdicts::Verdicts;
 use crate::world::World;
 
 /// How often budgets and Secrets are looked at.
@@ -34,6 +35,8 @@ pub struct Quotas {
     pub leadership: Leadership,
     /// What was told of each.
     pub statuses: Statuses,
+    /// What is wrong with each.
+    pub verdicts: Verdicts<TenantQuota>,
 }
 
 impl Quotas {
@@ -47,17 +50,18 @@ impl Quotas {
         }
         let found = self.world.quotas.state();
         let Some(object) = found.iter().find(|quota| quota.name_any() == name) else {
+            self.verdicts.forget(name);
             return Ok(Outcome::Gone);
         };
-        let valid = TenantQuota::validate(object);
-        let (keys, budget) = match &valid {
+        let valid = self.verdicts.of(object);
+        let (keys, budget) = match &*valid {
             Ok(valid) => (self.keys(valid).await, self.budget(valid).await),
             Err(_) => (Keys::default(), None),
         };
         let models = self.world.versions.state();
         let facts = Facts {
             object,
-            valid: valid.as_ref().map_err(Vec::as_slice),
+            valid: (*valid).as_ref().map_err(Vec::as_slice),
             keys,
             budget: budget.as_ref(),
             models: models

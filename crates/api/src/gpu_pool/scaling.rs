@@ -17,6 +17,11 @@ pub struct Scaling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub target_queue_ms: Option<i32>,
+    /// Tokens that one worker computes in a second, prompts (without what is cached) and outputs; does not matter where absent. It must be
+    /// less than a worker can do, or it is never exceeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub target_tokens_per_second: Option<i32>,
     /// How long demand must be low before workers are removed; 300s where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down_stabilization: Option<DurationText>,

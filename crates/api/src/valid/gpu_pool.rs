@@ -81,6 +81,8 @@ pub struct AutoscaleTargets {
     pub kv_occupancy_percent: u32,
     /// Time in the queue.
     pub queue: Duration,
+    /// Tokens computed in a second, by one worker; `None` where it does not matter.
+    pub tokens_per_second: Option<u32>,
     /// How long demand must be low before workers are removed.
     pub scale_down_stabilization: Duration,
 }
@@ -207,6 +209,7 @@ fn scaling(given: &Scaling, problems: &mut Problems) -> AutoscaleTargets {
     AutoscaleTargets {
         kv_occupancy_percent: unsigned(given.target_kv_occupancy_percent.unwrap_or(80)),
         queue: Duration::from_millis(u64::from(queue_ms)),
+        tokens_per_second: given.target_tokens_per_second.map(unsigned),
         scale_down_stabilization: problems.duration(
             "spec.scaling.scaleDownStabilization",
             given.scale_down_stabilization.as_ref(),

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::{client, server};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use weir_identity::{Identity, Role, accept};
+use weir_identity::{Identity, Role, Spoken, accept};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -102,7 +102,9 @@ pub(crate) async fn call(
     let identity = Identity::open(folder).map_err(|error| error.to_string())?;
     let credentials = identity.current().map_err(|error| error.to_string())?;
     let stream = TcpStream::connect(address).await.unwrap();
-    let called = credentials.connect(stream, Role::Worker).await;
+    let called = credentials
+        .connect(stream, Role::Worker, Spoken::Http2)
+        .await;
     called.map_err(|error| error.to_string())
 }
 

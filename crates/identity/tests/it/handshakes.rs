@@ -111,3 +111,26 @@ fn what_is_wrong_with_a_folder_is_said_by_the_name_of_its_part() {
             .starts_with("ca.crt has no usable PEM certificate")
     );
 }
+
+#[tokio::test]
+async fn an_address_whose_connections_say_nothing_holds_up_no_other_address() {
+    let (ours, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let (worker, gateway) = (dir.path().join("w"), dir.path().join("g"));
+    ours.fill(&worker, Role::Worker, &[&ours]);
+    ours.fill(&gateway, Role::Gateway, &[&ours]);
+    let mut served = serve(&worker).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        silent.push(socket.connect(served.address).await.unwrap());
+    }
+    let called = tokio::time::timeout(Duration::from_secs(3), async {
+        let mut caller = call(&gateway, served.address).await.unwrap();
+        let mut stream = served.taken.recv().await.unwrap().unwrap();
+        passes(&mut caller, &mut stream).await;
+    });
+    called
+        .await
+        .expect("it is sooner than the patience with those who say nothing");
+}

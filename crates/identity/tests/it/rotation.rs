@@ -86,7 +86,7 @@ async fn a_folder_that_is_filled_later_is_taken_by_itself() {
     tokio::time::timeout(Duration::from_secs(20), taken)
         .await
         .unwrap();
-    assert!(identity.current().unwrap().expires() > std::time::SystemTime::now());
+    assert!(identity.current().unwrap().life().end > std::time::SystemTime::now());
     stop.cancel();
     following.await.unwrap();
 }
