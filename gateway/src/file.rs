@@ -189,6 +189,9 @@ struct FileWorker {
     pool: String,
     /// `unix:/path/to/socket` or `host:port`.
     address: String,
+    /// Manifest digest of the version that is asked of it, where it holds several.
+    #[serde(default)]
+    version: Option<String>,
 }
 
 impl SnapshotFile {
@@ -375,6 +378,7 @@ fn worker(worker: FileWorker) -> WorkerEndpoint {
         name: worker.name,
         pool: worker.pool,
         address,
+        version: worker.version,
     }
 }
 

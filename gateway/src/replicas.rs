@@ -154,6 +154,7 @@ impl Core {
                 protocol: PROTOCOL,
                 // A session of its own: the one that carries runs goes on.
                 replica: format!("{name}/look"),
+                version_digest: link.endpoint.version.clone().unwrap_or_default(),
             };
             let until = Instant::now() + self.config.adopt_within;
             let proof = self.identity.get().cloned();

@@ -325,6 +325,8 @@ pub struct WorkerEndpoint {
     pub pool: String,
     /// Where it listens.
     pub address: WorkerAddress,
+    /// The version that is asked of it, where it holds several: each has a session, and so a name, of its own.
+    pub version: Option<String>,
 }
 
 /// Where a worker listens.

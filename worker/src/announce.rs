@@ -3,7 +3,9 @@
 //! `{"event":"loading","message":…,"done":bytes,"total":bytes}` while it loads, then either
 //! `{"event":"ready","message":…,"listen":…,"digest":…}` or `{"event":"failed","reason":…,"message":…}`. From then on, for each adapter
 //! that comes or goes, `{"event":"adapter","plan":…,"state":…,"digest":…,"reason":…,"message":…,"text":…}`: the state
-//! is `loaded`, `refused`, `failed` (it is tried again) or `removed`, and the text is the digest of the plan that was read.
+//! is `loaded`, `refused`, `failed` (it is tried again) or `removed`, and the text is the digest of the plan that was read. A worker of several
+//! versions is ready when it has tried each plan once, and says of each version the same in `{"event":"version",…}`: one that is `leaving` takes
+//! no new runs, and is `removed` when its memory is given back.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -91,10 +93,10 @@ impl Announcer {
         }));
     }
 
-    /// An adapter is served, or not.
-    pub(crate) fn adapter(&self, said: &AdapterSaid<'_>) {
+    /// What a plan in a folder names is served, or not.
+    pub(crate) fn said(&self, event: &str, said: &Said<'_>) {
         self.line(&json!({
-            "event": "adapter",
+            "event": event,
             "plan": said.plan,
             "state": said.state,
             "digest": said.digest,
@@ -118,13 +120,13 @@ impl Announcer {
     }
 }
 
-/// What became of an adapter.
-pub(crate) struct AdapterSaid<'a> {
-    /// Name of its plan.
+/// What became of a plan in a folder.
+pub(crate) struct Said<'a> {
+    /// Its name.
     pub(crate) plan: &'a str,
-    /// `loaded`, `refused`, `failed` or `removed`.
+    /// `loaded`, `refused`, `failed`, `leaving` or `removed`.
     pub(crate) state: &'a str,
-    /// Its manifest digest, where known.
+    /// Manifest digest of what it names, where known.
     pub(crate) digest: &'a str,
     /// One word, where it was refused.
     pub(crate) reason: &'a str,

@@ -1,6 +1,7 @@
 //! The worker's command line, shared by its own binary and by `weir worker`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use weir_telemetry::shutdown::{EXIT_CONFIGURATION, Ending, run_until_signal};
 
 use crate::announce::Announcer;
 use crate::config::{
-    Callers, Config, DeviceChoice, DeviceSettings, EngineSettings, KvDtype, WeightFormat,
+    Callers, Config, DeviceChoice, DeviceSettings, EngineSettings, Holds, KvDtype, WeightFormat,
 };
 use crate::error::{WorkerError, chain};
 use crate::listen::Listen;
@@ -19,15 +20,26 @@ use crate::server::Ended;
 /// Beyond the drain: time to flush frames and end the server.
 const AFTER_DRAIN: Duration = Duration::from_secs(5);
 
-/// Runs one model version and serves sessions of gateways.
+/// Two models, each with a version that replaces another one.
+const VERSIONS_MAX: NonZeroU32 = NonZeroU32::new(4).expect("four is not zero");
+
+/// Runs one model version, or several, and serves sessions of gateways.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WorkerArgs {
     /// Name of this worker, stable within its pool.
     #[arg(long, env = "WEIR_WORKER_NAME", default_value = "worker")]
     pub name: String,
     /// JSON file that says what to load and who must have signed it.
-    #[arg(long, value_name = "FILE")]
-    pub load_plan: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "versions")]
+    pub load_plan: Option<PathBuf>,
+    /// Folder with load plans of several versions, one in each `*.json` file, instead of one plan. Looked at all the time: a version is
+    /// served while its file is there. Load plans of adapters of the version in NAME.json are in the folder NAME.adapters beside it.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["load_plan", "adapters"])]
+    pub versions: Option<PathBuf>,
+    /// With --versions: most versions at the same time. Each has an equal part of the memory for keys and values, whether others are there
+    /// or not.
+    #[arg(long, value_name = "COUNT", default_value_t = VERSIONS_MAX, requires = "versions")]
+    pub max_versions: NonZeroU32,
     /// Folder with load plans of adapters of the model, one in each `*.json` file. Looked at all the time: an adapter is served while its
     /// file is there.
     #[arg(long, value_name = "FOLDER")]
@@ -94,8 +106,16 @@ impl From<WorkerArgs> for Config {
     fn from(args: WorkerArgs) -> Self {
         Self {
             name: args.name,
-            load_plan: args.load_plan,
-            adapters: args.adapters,
+            holds: match (args.versions, args.load_plan) {
+                (Some(plans), _) => Holds::Several {
+                    plans,
+                    most: args.max_versions,
+                },
+                (None, plan) => Holds::One {
+                    plan: plan.unwrap_or_default(),
+                    adapters: args.adapters,
+                },
+            },
             listen: args.listen,
             callers: match (args.workload_identity, args.plain_sessions) {
                 (Some(folder), _) => Callers::Gateways(folder),

@@ -1,6 +1,7 @@
 //! What a worker is told at its start.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,10 +12,8 @@ use crate::listen::Listen;
 pub struct Config {
     /// Stable within the pool; gateways show it and keep their view of the worker under it.
     pub name: String,
-    /// The load plan.
-    pub load_plan: PathBuf,
-    /// Folder with load plans of adapters, one a file; they may come and go. `None`: no adapters.
-    pub adapters: Option<PathBuf>,
+    /// What it holds.
+    pub holds: Holds,
     /// Where it takes sessions.
     pub listen: Listen,
     /// Who may open them.
@@ -29,6 +28,25 @@ pub struct Config {
     pub orphan_grace: Option<Duration>,
     /// From the order to drain to the end.
     pub drain: Duration,
+}
+
+/// What a worker holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// One version, and its adapters.
+    One {
+        /// The load plan.
+        plan: PathBuf,
+        /// Folder with load plans of adapters, one a file; they may come and go. `None`: no adapters.
+        adapters: Option<PathBuf>,
+    },
+    /// Several versions, which may come and go.
+    Several {
+        /// Folder with their load plans, one in each `NAME.json`; adapters of that version are in `NAME.adapters`.
+        plans: PathBuf,
+        /// Most versions; each has an equal part of the memory for keys and values.
+        most: NonZeroU32,
+    },
 }
 
 /// Who may open sessions.

@@ -2,7 +2,7 @@
 
 use weir_model::backend::Backend;
 use weir_model::quant::QuantKind;
-use weir_model::{CpuOptions, KvType, OpenFiles, load_cpu};
+use weir_model::{CpuOptions, CpuThreads, KvType, OpenFiles, load_cpu, load_cpu_on};
 
 use crate::config::{
     DeviceChoice, DeviceSettings, EngineSettings, KV_BYTES_ON_CPU, KvDtype, ON_CPU, StepLimits,
@@ -49,10 +49,10 @@ pub(crate) fn open(
     files: &OpenFiles,
     context_tokens: u32,
     settings: &EngineSettings,
-    (chosen, device): (Chosen, &DeviceSettings),
+    (chosen, device, threads): (Chosen, &DeviceSettings, Option<CpuThreads>),
 ) -> Result<Box<dyn Backend>, LoadError> {
     match chosen {
-        Chosen::Cpu => open_cpu(files, context_tokens, settings),
+        Chosen::Cpu => open_cpu(files, context_tokens, settings, threads),
         Chosen::Gpu(found) => gpu::open(files, context_tokens, settings, (device, found)),
     }
 }
@@ -70,6 +70,7 @@ fn open_cpu(
     files: &OpenFiles,
     context_tokens: u32,
     settings: &EngineSettings,
+    threads: Option<CpuThreads>,
 ) -> Result<Box<dyn Backend>, LoadError> {
     let StepLimits {
         max_running,
@@ -80,11 +81,11 @@ fn open_cpu(
         block_tokens,
         kv_dtype,
         weights,
-        threads,
+        threads: count,
         ..
     } = *settings;
     let options = CpuOptions {
-        threads: threads.unwrap_or(0),
+        threads: count.unwrap_or(0),
         kv_bytes: kv_bytes.unwrap_or(KV_BYTES_ON_CPU),
         kv_type: match kv_dtype {
             KvDtype::F32 => KvType::F32,
@@ -99,9 +100,11 @@ fn open_cpu(
         context_tokens,
         ..CpuOptions::default()
     };
-    Ok(Box::new(
-        load_cpu(files, &options).map_err(LoadError::Weights)?,
-    ))
+    let loaded = match threads {
+        Some(threads) => load_cpu_on(files, &options, threads),
+        None => load_cpu(files, &options),
+    };
+    Ok(Box::new(loaded.map_err(LoadError::Weights)?))
 }
 
 #[cfg(feature = "cuda")]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use weir_worker::cli::{self, WorkerArgs};
 
-/// Runs one model version and serves sessions of gateways.
+/// Runs one model version, or several, and serves sessions of gateways.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {

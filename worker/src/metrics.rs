@@ -1,60 +1,81 @@
 //! The engine's snapshot as metrics: `weir_*`, and vLLM's names beside them, so that dashboards and autoscalers made for vLLM work.
 
+mod table;
+
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use tokio::sync::watch;
+use prometheus_client::encoding::DescriptorEncoder;
 use weir_model::backend::DeviceName;
 use weir_telemetry::vllm;
 
+use crate::doors::Doors;
 use crate::engine::snapshot::{FINISH_NAMES, Snapshot};
+use table::{Table, Value};
 
-/// Reads the newest snapshot at each scrape; the engine's thread does nothing for it.
-#[derive(Debug)]
-pub(crate) struct SnapshotCollector {
-    pub(crate) snapshot: watch::Receiver<Snapshot>,
+/// What the figures of an engine are told apart by.
+#[derive(Clone, Debug)]
+pub(crate) struct Labels {
     pub(crate) model: String,
     pub(crate) version: String,
+    /// The engine's number in the process, as vLLM counts them.
+    pub(crate) engine: String,
+}
+
+/// What does not change of an engine while it lives.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) labels: Labels,
     /// Positions of a KV block.
     pub(crate) block_tokens: u32,
     pub(crate) device: DeviceName,
 }
 
+/// Reads the newest snapshot of each engine at each scrape; the engines' threads do nothing for it.
+#[derive(Debug)]
+pub(crate) struct SnapshotCollector(pub(crate) Doors);
+
 impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let now = self.snapshot.borrow().clone();
-        let mut family = Family {
-            encoder: &mut encoder,
-            model: &self.model,
-            version: &self.version,
-        };
-        family.vllm(&now)?;
-        family.vllm_ends(&now)?;
-        family.vllm_cache(&now, self.block_tokens)?;
-        family.device(&self.device)?;
-        family.weir_gauges(&now)?;
-        family.weir_counters(&now)?;
-        family.finished(&now)
+        let engines = self.0.all();
+        let snapshots: Vec<Snapshot> = engines
+            .iter()
+            .map(|door| door.snapshot.borrow().clone())
+            .collect();
+        let mut table = Table::default();
+        for (door, now) in engines.iter().zip(&snapshots) {
+            let mut family = Family {
+                table: &mut table,
+                labels: &door.about.labels,
+            };
+            family.vllm(now);
+            family.vllm_ends(now);
+            family.vllm_cache(now, door.about.block_tokens);
+            family.device(&door.about.device);
+            family.weir_gauges(now);
+            family.weir_counters(now);
+            family.finished(now);
+        }
+        table.encode(&mut encoder)
     }
 }
 
-struct Family<'a, 'e> {
-    encoder: &'a mut DescriptorEncoder<'e>,
-    model: &'a str,
-    version: &'a str,
+struct Family<'a> {
+    table: &'a mut Table,
+    labels: &'a Labels,
 }
 
-impl Family<'_, '_> {
-    fn vllm(&mut self, now: &Snapshot) -> fmt::Result {
+impl Family<'_> {
+    fn vllm(&mut self, now: &Snapshot) {
         let used = now
             .blocks_total
             .saturating_sub(now.blocks_free)
             .saturating_sub(now.blocks_cached);
         let share = f64::from(used) / f64::from(now.blocks_total.max(1));
-        let labels = [("model_name", self.model), ("engine", "0")];
+        let labels = [
+            ("model_name", self.labels.model.as_str()),
+            ("engine", self.labels.engine.as_str()),
+        ];
         let gauges = [
             (
                 "vllm:num_requests_running",
@@ -73,7 +94,7 @@ impl Family<'_, '_> {
             ),
         ];
         for (name, help, value) in gauges {
-            self.put(name, help, &labels, &ConstGauge::new(value))?;
+            self.table.put((name, help), &labels, Value::Share(value));
         }
         let counters = [
             (
@@ -113,57 +134,49 @@ impl Family<'_, '_> {
             ),
         ];
         for (name, help, value) in counters {
-            self.put(name, help, &labels, &ConstCounter::new(value))?;
+            self.table.put((name, help), &labels, Value::Counter(value));
         }
-        Ok(())
     }
 
-    fn vllm_ends(&mut self, now: &Snapshot) -> fmt::Result {
-        let kind = ConstCounter::new(0_u64).metric_type();
-        let mut family = self.encoder.encode_descriptor(
-            "vllm:request_success",
-            "Choices that ended, by how",
-            None,
-            kind,
-        )?;
+    fn vllm_ends(&mut self, now: &Snapshot) {
         for (reason, count) in vllm::FINISHED_REASONS.iter().zip(now.finished) {
             let labels = [
-                ("model_name", self.model),
-                ("engine", "0"),
-                ("finished_reason", *reason),
+                ("model_name", self.labels.model.as_str()),
+                ("engine", self.labels.engine.as_str()),
+                ("finished_reason", reason),
             ];
-            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            let what = ("vllm:request_success", "Choices that ended, by how");
+            self.table.put(what, &labels, Value::Counter(count));
         }
-        Ok(())
     }
 
     /// Says how large the cache is, in labels, as endpoint pickers read it.
-    fn vllm_cache(&mut self, now: &Snapshot, block_tokens: u32) -> fmt::Result {
+    fn vllm_cache(&mut self, now: &Snapshot, block_tokens: u32) {
         let (size, blocks) = (block_tokens.to_string(), now.blocks_total.to_string());
         let labels = [
-            ("model_name", self.model),
-            ("engine", "0"),
+            ("model_name", self.labels.model.as_str()),
+            ("engine", self.labels.engine.as_str()),
             ("block_size", &size),
             ("num_gpu_blocks", &blocks),
         ];
         let help = "How large the KV cache is, in labels";
-        let one = ConstGauge::new(1.0_f64);
-        self.put("vllm:cache_config_info", help, &labels, &one)
+        let name = "vllm:cache_config_info";
+        self.table.put((name, help), &labels, Value::Share(1.0));
     }
 
-    fn device(&mut self, device: &DeviceName) -> fmt::Result {
+    fn device(&mut self, device: &DeviceName) {
         let labels = [
-            ("model", self.model),
-            ("version", self.version),
+            ("model", self.labels.model.as_str()),
+            ("version", self.labels.version.as_str()),
             ("kind", device.kind),
             ("name", &device.name),
         ];
-        let one = ConstGauge::new(1.0_f64);
         let help = "What the model runs on, in labels";
-        self.put("weir_engine_device_info", help, &labels, &one)
+        let name = "weir_engine_device_info";
+        self.table.put((name, help), &labels, Value::Share(1.0));
     }
 
-    fn weir_gauges(&mut self, now: &Snapshot) -> fmt::Result {
+    fn weir_gauges(&mut self, now: &Snapshot) {
         let gauges = [
             ("weir_kv_blocks", "KV blocks", u64::from(now.blocks_total)),
             (
@@ -219,16 +232,11 @@ impl Family<'_, '_> {
             ),
         ];
         for (name, help, value) in gauges {
-            self.put_versioned(
-                name,
-                help,
-                &ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)),
-            )?;
+            self.put_versioned((name, help), Value::Gauge(value));
         }
-        Ok(())
     }
 
-    fn weir_counters(&mut self, now: &Snapshot) -> fmt::Result {
+    fn weir_counters(&mut self, now: &Snapshot) {
         let counters = [
             ("weir_engine_steps", "Engine steps", now.steps),
             (
@@ -259,47 +267,28 @@ impl Family<'_, '_> {
             ),
         ];
         for (name, help, value) in counters {
-            self.put_versioned(name, help, &ConstCounter::new(value))?;
+            self.put_versioned((name, help), Value::Counter(value));
         }
-        Ok(())
     }
 
-    fn finished(&mut self, now: &Snapshot) -> fmt::Result {
-        let counter = ConstCounter::new(0_u64);
-        let help = "Choices by how they ended";
-        let mut family = self.encoder.encode_descriptor(
-            "weir_choices_finished",
-            help,
-            None,
-            counter.metric_type(),
-        )?;
+    fn finished(&mut self, now: &Snapshot) {
         for (reason, count) in FINISH_NAMES.iter().zip(now.finished) {
             let labels = [
-                ("model", self.model),
-                ("version", self.version),
-                ("reason", *reason),
+                ("model", self.labels.model.as_str()),
+                ("version", self.labels.version.as_str()),
+                ("reason", reason),
             ];
-            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            let what = ("weir_choices_finished", "Choices by how they ended");
+            self.table.put(what, &labels, Value::Counter(count));
         }
-        Ok(())
     }
 
-    fn put_versioned(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> fmt::Result {
-        let labels = [("model", self.model), ("version", self.version)];
-        self.put(name, help, &labels, metric)
-    }
-
-    fn put<const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        labels: &[(&str, &str); N],
-        metric: &impl EncodeMetric,
-    ) -> fmt::Result {
-        let mut family = self
-            .encoder
-            .encode_descriptor(name, help, None, metric.metric_type())?;
-        metric.encode(family.encode_family(labels)?)
+    fn put_versioned(&mut self, what: (&'static str, &'static str), value: Value) {
+        let labels = [
+            ("model", self.labels.model.as_str()),
+            ("version", self.labels.version.as_str()),
+        ];
+        self.table.put(what, &labels, value);
     }
 }
 
@@ -308,6 +297,7 @@ mod tests {
     use weir_telemetry::Metrics;
 
     use super::*;
+    use crate::doors::Door;
 
     #[test]
     fn both_vocabularies_show_the_same_engine() {
@@ -322,18 +312,24 @@ mod tests {
             finished: [5, 4, 3, 2],
             ..Snapshot::default()
         };
-        let (_sender, snapshot) = watch::channel(snapshot);
         let metrics = Metrics::new();
-        let collector = SnapshotCollector {
-            snapshot,
-            model: "tiny".to_owned(),
-            version: "2".to_owned(),
-            block_tokens: 16,
-            device: DeviceName {
-                kind: "cpu",
-                name: "avx2".to_owned(),
-            },
-        };
+        let doors = Doors::default();
+        for (engine, model) in ["tiny", "small"].into_iter().enumerate() {
+            let about = About {
+                labels: Labels {
+                    model: model.to_owned(),
+                    version: "2".to_owned(),
+                    engine: engine.to_string(),
+                },
+                block_tokens: 16,
+                device: DeviceName {
+                    kind: "cpu",
+                    name: "avx2".to_owned(),
+                },
+            };
+            doors.open(model.to_owned(), Door::to_nobody(snapshot.clone(), about));
+        }
+        let collector = SnapshotCollector(doors);
         metrics.with(|registry| registry.register_collector(Box::new(collector)));
         let shown = metrics.prometheus_text();
         for want in [
@@ -347,8 +343,12 @@ mod tests {
             "weir_engine_device_info{model=\"tiny\",version=\"2\",kind=\"cpu\",name=\"avx2\"} 1.0\n",
             "weir_engine_steps_total{model=\"tiny\",version=\"2\"} 9\n",
             "weir_choices_finished_total{model=\"tiny\",version=\"2\",reason=\"cancelled\"} 3\n",
+            "vllm:num_requests_running{model_name=\"small\",engine=\"1\"} 3.0\n",
+            "weir_output_tokens_total{model=\"small\",version=\"2\"} 77\n",
         ] {
             assert!(shown.contains(want), "no {want:?} in\n{shown}");
         }
+        let heading = "# TYPE weir_output_tokens_total counter\n";
+        assert_eq!(shown.matches(heading).count(), 1, "one heading:\n{shown}");
     }
 }

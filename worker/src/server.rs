@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
@@ -12,17 +13,17 @@ use weir_identity::{Identity, Role};
 use weir_protocol::frames::{MAX_MESSAGE_BYTES, STREAM_WINDOW_BYTES};
 use weir_protocol::worker::worker_server::WorkerServer;
 
+use crate::doors::Doors;
 use crate::engine::command::Command;
 use crate::engine::snapshot::Snapshot;
 use crate::engine::thread::{EngineEnd, EngineHandle};
 use crate::error::WorkerError;
-use crate::grammar::Compiler;
 use crate::listen::Listener;
 use crate::session::SessionService;
 
 /// Time for frames that are on their way when the worker ends. hyper's graceful shutdown has no end of its own while a stream is
 /// open (hyperium/hyper#4170), so it is not waited for any longer than this.
-const FLUSH: Duration = Duration::from_secs(1);
+pub(crate) const FLUSH: Duration = Duration::from_secs(1);
 /// A peer that answers no HTTP/2 ping for this long is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,7 +55,7 @@ pub enum Ended {
 pub(crate) async fn serve(
     engine: EngineHandle,
     (listener, identity): (Listener, Option<Arc<Identity>>),
-    compiler: Arc<Compiler>,
+    doors: Doors,
     patience: Patience,
     shutdown: CancellationToken,
 ) -> Result<Ended, WorkerError> {
@@ -62,12 +63,9 @@ pub(crate) async fn serve(
         commands,
         snapshot,
         mut end,
+        gone: _,
     } = engine;
-    let service = SessionService {
-        commands: commands.clone(),
-        snapshot: snapshot.clone(),
-        compiler,
-    };
+    let service = SessionService(doors);
     let stop = CancellationToken::new();
     let mut server = tokio::spawn(serve_grpc(service, (listener, identity), stop.clone()));
     let ended = tokio::select! {
@@ -88,7 +86,8 @@ pub(crate) async fn serve(
     ended
 }
 
-fn engine_failed(end: Result<EngineEnd, tokio::sync::oneshot::error::RecvError>) -> WorkerError {
+/// What an engine that ended unasked is said to have.
+pub(crate) fn engine_failed(end: Result<EngineEnd, RecvError>) -> WorkerError {
     let reason = match end {
         Ok(EngineEnd::Failed(reason)) => reason,
         Ok(EngineEnd::Stopped) | Err(_) => "its thread ended unasked".to_owned(),
@@ -96,7 +95,8 @@ fn engine_failed(end: Result<EngineEnd, tokio::sync::oneshot::error::RecvError>)
     WorkerError::Engine { reason }
 }
 
-async fn serve_grpc(
+/// Takes sessions until `stop`.
+pub(crate) async fn serve_grpc(
     service: SessionService,
     (listener, identity): (Listener, Option<Arc<Identity>>),
     stop: CancellationToken,
@@ -133,7 +133,7 @@ async fn serve_grpc(
 }
 
 /// Waits for the order, then until everything is delivered or the deadline passes.
-async fn until_drained(
+pub(crate) async fn until_drained(
     commands: &mpsc::Sender<Command>,
     mut snapshot: watch::Receiver<Snapshot>,
     deadline: Duration,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tonic::{Request, Response, Status, Streaming};
@@ -13,10 +13,11 @@ use weir_protocol::worker::{
     GatewayFrame, Hello, Pong, Submit, WorkerStatus, gateway_frame::Frame,
 };
 
+use crate::doors::{Door, Doors};
 use crate::engine::command::{Command, OpenRefused, OpenSession, Order, SessionId};
 use crate::engine::outbox::{Outbox, OutboxStream};
 use crate::engine::snapshot::Snapshot;
-use crate::grammar::{Compiler, Ready};
+use crate::grammar::Ready;
 
 /// A peer that opens a stream and says nothing holds a connection for this long.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,11 +30,7 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// The worker's side of the protocol.
 #[derive(Clone, Debug)]
-pub(crate) struct SessionService {
-    pub(crate) commands: mpsc::Sender<Command>,
-    pub(crate) snapshot: watch::Receiver<Snapshot>,
-    pub(crate) compiler: Arc<Compiler>,
-}
+pub(crate) struct SessionService(pub(crate) Doors);
 
 /// Runs whose grammar is being compiled: they reach the engine when that is done, while other frames go on.
 type Compiling = JoinSet<(Submit, Ready)>;
@@ -50,14 +47,16 @@ impl Worker for SessionService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let mut inbound = request.into_inner();
         let hello = read_hello(&mut inbound).await?;
-        let (outbox, stream) = Outbox::new(self.commands.clone());
+        // From here on the session is its engine's, whatever comes and goes beside it.
+        let door = self.0.find(&hello.version_digest)?;
+        let (outbox, stream) = Outbox::new(door.commands.clone());
         let (reply, answer) = oneshot::channel();
         let open = OpenSession {
             hello,
             outbox: outbox.clone(),
             reply,
         };
-        self.commands
+        door.commands
             .send(Command::Open(open))
             .await
             .map_err(|_| engine_gone())?;
@@ -65,12 +64,12 @@ impl Worker for SessionService {
             .await
             .map_err(|_| engine_gone())?
             .map_err(|cause| refused(&cause))?;
-        tokio::spawn(self.clone().pump(session, inbound, outbox));
+        tokio::spawn(door.pump(session, inbound, outbox));
         Ok(Response::new(stream))
     }
 }
 
-impl SessionService {
+impl Door {
     /// Reads frames until either end is done. Backpressure is the ring's: while it is full, nothing is read.
     async fn pump(self, session: SessionId, mut inbound: Streaming<GatewayFrame>, outbox: Outbox) {
         let mut ticks = interval(STATUS_MIN);
@@ -173,8 +172,8 @@ struct Shown {
 
 impl Shown {
     /// Sends the figures if they changed or are old.
-    fn offer(&mut self, service: &SessionService, outbox: &Outbox) {
-        let now = service.snapshot.borrow().clone();
+    fn offer(&mut self, door: &Door, outbox: &Outbox) {
+        let now = door.snapshot.borrow().clone();
         let is_due = self
             .snapshot
             .as_ref()

@@ -2,33 +2,35 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use weir_protocol::worker::LoadedModel;
 use weir_scheduler::{Scheduler, cache_identity};
 use weir_telemetry::admin::{Admin, Page};
 use weir_telemetry::{Metrics, Readiness};
 
-use crate::adapters::{AdapterBase, AdapterWatch};
+use crate::adapters::{self, AdapterBase};
 use crate::announce::Announcer;
-use crate::config::Config;
+use crate::config::{Config, Holds};
+use crate::doors::{Door, Doors};
 use crate::engine::core::{Identity, Parts};
-use crate::engine::observe::Observer;
+use crate::engine::observe::{Observer, Observers};
 use crate::engine::request::Served;
-use crate::engine::thread;
+use crate::engine::thread::{self, EngineHandle};
 use crate::error::WorkerError;
 use crate::grammar::Compiler;
 use crate::listen::Listen;
 use crate::load::{Files, LoadError, LoadPlan, Loaded, bring, drop_damaged, load};
-use crate::metrics::SnapshotCollector;
+use crate::metrics::{About, Labels, SnapshotCollector};
 use crate::server::{Ended, Patience, serve};
+use crate::several;
 
 /// The component that objects to readiness while the model loads, drains or has failed.
-const ENGINE: &str = "engine";
+pub(crate) const ENGINE: &str = "engine";
 
 /// How a loaded model is served.
 #[derive(Clone, Debug)]
@@ -64,42 +66,76 @@ pub async fn run(
     announcer: &Announcer,
     shutdown: CancellationToken,
 ) -> Result<Ended, WorkerError> {
+    // Before the model, which may take long to load.
+    let identity = config.listen.identity(config.callers.clone())?;
+    let (readiness, metrics) = (Readiness::new(), Metrics::new());
+    readiness.set_not_ready(ENGINE, "loading the model");
+    let basis = Basis {
+        identity,
+        readiness,
+        metrics,
+    };
+    match config.holds.clone() {
+        Holds::One { plan, adapters } => {
+            run_one(config, (&plan, adapters), basis, announcer, shutdown).await
+        }
+        Holds::Several { plans, most } => {
+            several::run(config, (plans, most), basis, announcer, shutdown).await
+        }
+    }
+}
+
+/// What a worker has before it holds anything.
+pub(crate) struct Basis {
+    pub(crate) identity: Option<Arc<weir_identity::Identity>>,
+    pub(crate) readiness: Readiness,
+    pub(crate) metrics: Metrics,
+}
+
+impl Basis {
+    /// Serves the admin port, where there is one, with this page. Ends with what comes back.
+    pub(crate) async fn serve_admin(
+        &self,
+        address: Option<SocketAddr>,
+        page: (&'static str, Page),
+    ) -> Result<DropGuard, WorkerError> {
+        let stop = CancellationToken::new();
+        if let Some(address) = address {
+            let admin = Admin {
+                readiness: self.readiness.clone(),
+                metrics: self.metrics.clone(),
+                pages: BTreeMap::from([page]),
+                actions: BTreeMap::new(),
+                queries: BTreeMap::new(),
+            };
+            serve_admin(address, admin, stop.clone()).await?;
+        }
+        Ok(stop.drop_guard())
+    }
+}
+
+async fn run_one(
+    config: Config,
+    (load_plan, adapters): (&Path, Option<PathBuf>),
+    basis: Basis,
+    announcer: &Announcer,
+    shutdown: CancellationToken,
+) -> Result<Ended, WorkerError> {
     let Config {
         name,
-        load_plan,
-        adapters,
         listen,
-        callers,
         admin,
         engine,
         device,
         orphan_grace,
         drain,
+        ..
     } = config;
-    // Before the model, which may take long to load.
-    let identity = listen.identity(callers)?;
-    let (readiness, metrics, files) = (Readiness::new(), Metrics::new(), Files::default());
-    readiness.set_not_ready(ENGINE, "loading the model");
-    // Ends with this function, whichever way it returns.
-    let admin_stop = CancellationToken::new();
-    let _stop_admin = admin_stop.clone().drop_guard();
-    if let Some(address) = admin {
-        serve_admin(
-            address,
-            Admin {
-                readiness: readiness.clone(),
-                metrics: metrics.clone(),
-                pages: BTreeMap::from([("/files", page(&files))]),
-                actions: BTreeMap::new(),
-                queries: BTreeMap::new(),
-            },
-            admin_stop,
-        )
-        .await?;
-    }
-    let mut plan = LoadPlan::read(&load_plan)?;
+    let files = Files::default();
+    let _admin = basis.serve_admin(admin, ("/files", page(&files))).await?;
+    let mut plan = LoadPlan::read(load_plan)?;
     let brought = tokio::select! {
-        brought = bring(&mut plan, &load_plan, (&files, announcer)) => brought?,
+        brought = bring(&mut plan, load_plan, (&files, announcer)) => brought?,
         () = shutdown.cancelled() => return Ok(Ended::Drained),
     };
     let fetched = plan.fetch.clone().map(|how| (how, plan.digest));
@@ -115,6 +151,11 @@ pub async fn run(
         drop_damaged(how, digest).await;
     }
     let loaded = loaded?;
+    let Basis {
+        identity,
+        readiness,
+        metrics,
+    } = basis;
     let serving = Serving {
         name,
         listen,
@@ -160,38 +201,24 @@ pub async fn serve_loaded(
         readiness,
         metrics,
     } = serving;
-    let (digest, model, version) = (
-        loaded.version_digest.clone(),
-        loaded.model.clone(),
-        loaded.version,
-    );
-    let end_tokens: Arc<[u32]> = loaded.end_tokens.as_slice().into();
-    let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
-    let block_tokens = loaded.backend.limits().block_tokens;
-    let device = loaded.backend.name();
+    let digest = loaded.version_digest.clone();
     let base = AdapterBase::of(&mut loaded);
-    let observer = Observer::new(&metrics, &model);
-    let parts = assemble(loaded, name, (max_waiting, draft_tokens), observer)?;
     let bind_failed = |source| WorkerError::Listen {
         address: listen.to_string(),
         source,
     };
     let listener = listen.bind().await.map_err(bind_failed)?;
     let address = listener.address().map_err(bind_failed)?;
-    let engine =
-        thread::start(parts, tokio::runtime::Handle::current()).map_err(WorkerError::Thread)?;
-    let collector = SnapshotCollector {
-        snapshot: engine.snapshot.clone(),
-        model,
-        version: version.to_string(),
-        block_tokens,
-        device,
-    };
+    let observers = Observers::new(&metrics);
+    let (engine, door) = raise(loaded, (name, 0), (max_waiting, draft_tokens), &observers)?;
+    let doors = Doors::default();
+    doors.open(digest.clone(), door);
+    let collector = SnapshotCollector(doors.clone());
     metrics.with(|registry| registry.register_collector(Box::new(collector)));
     readiness.set_ready(ENGINE);
     announcer.ready(&address.to_string(), &digest);
     tracing::info!(%address, digest, "takes sessions");
-    let watch = AdapterWatch::start(adapters, (base, engine.commands.clone()), announcer);
+    let watch = adapters::follow(adapters, (base, engine.commands.clone()), announcer);
 
     let draining = tokio::spawn({
         let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
@@ -203,7 +230,7 @@ pub async fn serve_loaded(
     let ended = serve(
         engine,
         (listener, identity),
-        compiler,
+        doors,
         Patience {
             drain,
             orphan_grace,
@@ -217,6 +244,37 @@ pub async fn serve_loaded(
         readiness.set_not_ready(ENGINE, error.to_string());
     }
     ended
+}
+
+/// Starts the engine of a loaded version, which is the process's `number`th.
+pub(crate) fn raise(
+    loaded: Loaded,
+    (name, number): (String, u32),
+    limits: (u32, u32),
+    observers: &Observers,
+) -> Result<(EngineHandle, Door), WorkerError> {
+    let labels = Labels {
+        model: loaded.model.clone(),
+        version: loaded.version.to_string(),
+        engine: number.to_string(),
+    };
+    let end_tokens: Arc<[u32]> = loaded.end_tokens.as_slice().into();
+    let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
+    let about = Arc::new(About {
+        block_tokens: loaded.backend.limits().block_tokens,
+        device: loaded.backend.name(),
+        labels,
+    });
+    let parts = assemble(loaded, name, limits, observers.of(&about.labels))?;
+    let engine =
+        thread::start(parts, tokio::runtime::Handle::current()).map_err(WorkerError::Thread)?;
+    let door = Door {
+        commands: engine.commands.clone(),
+        snapshot: engine.snapshot.clone(),
+        compiler,
+        about,
+    };
+    Ok((engine, door))
 }
 
 fn assemble(

@@ -16,10 +16,12 @@ mod sample;
 mod score;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use kernels::Level;
 pub(crate) use options::kv_block_bytes;
 pub use options::{CpuOptions, KvType, WeightFormat};
+pub use turns::CpuThreads;
 
 use std::sync::Mutex;
 
@@ -78,7 +80,7 @@ pub struct CpuBackend {
     config: ModelConfig,
     network: Network,
     kernels: Kernels,
-    pool: Pool,
+    threads: CpuThreads,
     cache: KvCache,
     buffers: Buffers,
     slots: Vec<Slot>,
@@ -105,7 +107,7 @@ struct Slot {
 }
 
 impl CpuBackend {
-    /// Maps the weights and allocates everything a step needs.
+    /// Maps the weights and allocates everything a step needs. `options.threads` has no say: the threads are there.
     ///
     /// # Errors
     /// Weights do not fit the configuration, or an option is out of bounds.
@@ -113,6 +115,7 @@ impl CpuBackend {
         files: TensorFiles,
         config: &ModelConfig,
         options: &CpuOptions,
+        threads: CpuThreads,
     ) -> Result<Self, CpuError> {
         if config.head_dim > HEAD_DIM_MAX {
             return Err(CpuError::HeadDim {
@@ -120,15 +123,10 @@ impl CpuBackend {
             });
         }
         let limits = limits(config, options)?;
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            threads => threads,
-        };
-        let mut pool = Pool::new(threads).map_err(CpuError::Thread)?;
         let kernels = Kernels::at_most(options.level);
         let mut packer = Packer {
             kernels: &kernels,
-            pool: &mut pool,
+            threads: &threads,
         };
         let network = Network::load(files, config, options.weights, &mut packer)?;
         let running = limits.max_running as usize;
@@ -138,7 +136,7 @@ impl CpuBackend {
             buffers: Buffers::new(config, &limits),
             slots: (0..running).map(|_| Slot::default()).collect(),
             adapters: HeldAdapters::new(&limits),
-            scratch: (0..pool.thread_count())
+            scratch: (0..threads.count())
                 .map(|_| Mutex::new(Scratch::new(config.vocab_size)))
                 .collect(),
             chosen: (0..LOGIT_ROWS_MAX)
@@ -148,7 +146,7 @@ impl CpuBackend {
             scored: Vec::new(),
             config: config.clone(),
             network,
-            pool,
+            threads,
             limits,
         })
     }
@@ -158,12 +156,12 @@ impl CpuBackend {
         self.kernels.level()
     }
 
-    fn forward(&mut self) -> Forward<'_> {
+    fn forward<'a>(&'a mut self, pool: &'a mut Pool) -> Forward<'a> {
         Forward {
             config: &self.config,
             network: &self.network,
             kernels: &self.kernels,
-            pool: &mut self.pool,
+            pool,
             cache: &mut self.cache,
             buffers: &mut self.buffers,
             adapters: &mut self.adapters,
@@ -243,9 +241,11 @@ impl Backend for CpuBackend {
         sampled.clear();
         self.scored.clear();
         self.check(batch)?;
-        self.forward().run(batch);
-        self.score(batch)?;
-        self.sample(batch, masks, sampled)
+        let threads = self.threads.clone();
+        let mut turn = threads.turn();
+        self.forward(&mut turn).run(batch);
+        self.score(&mut turn, batch)?;
+        self.sample((&mut turn, batch), masks, sampled)
     }
 
     fn take_scored(&mut self, scored: &mut Vec<Scored>) {

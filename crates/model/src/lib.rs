@@ -26,8 +26,8 @@ pub mod weights;
 mod testing;
 
 pub use adapter::{Adapter, AdapterError};
-pub use cpu::{CpuBackend, CpuOptions, KvType, WeightFormat};
+pub use cpu::{CpuBackend, CpuOptions, CpuThreads, KvType, WeightFormat};
 pub use files::{FileBytes, FileSource, OpenFiles};
 pub use footprint::{Footprint, footprint};
-pub use load::{LoadError, load_cpu, load_network, network_config};
+pub use load::{LoadError, load_cpu, load_cpu_on, load_network, network_config};
 pub use text::{ModelText, TextError};

@@ -1,7 +1,7 @@
 //! The front door: from a model's files to a backend.
 
 use crate::config::{CONFIG_FILE, ConfigError, ModelConfig};
-use crate::cpu::{CpuBackend, CpuError, CpuOptions, Level, WeightFormat, with_packer};
+use crate::cpu::{CpuBackend, CpuError, CpuOptions, CpuThreads, Level, WeightFormat, with_packer};
 use crate::files::{FileError, FileSource};
 use crate::gguf::{GgufFiles, GgufFilesError};
 use crate::network::Network;
@@ -48,8 +48,21 @@ impl LoadError {
 /// # Errors
 /// A file is missing or broken, something is unsupported, or an option is out of bounds.
 pub fn load_cpu(files: &dyn FileSource, options: &CpuOptions) -> Result<CpuBackend, LoadError> {
+    let threads = CpuThreads::new(options.threads).map_err(LoadError::Cpu)?;
+    load_cpu_on(files, options, threads)
+}
+
+/// Loads a model onto threads that other models of this process share; see [`load_cpu`].
+///
+/// # Errors
+/// As [`load_cpu`].
+pub fn load_cpu_on(
+    files: &dyn FileSource,
+    options: &CpuOptions,
+    threads: CpuThreads,
+) -> Result<CpuBackend, LoadError> {
     let (config, tensors) = open(files)?;
-    CpuBackend::new(tensors, &config, options).map_err(LoadError::Cpu)
+    CpuBackend::new(tensors, &config, options, threads).map_err(LoadError::Cpu)
 }
 
 /// A model's network, for a backend that takes its weights elsewhere: they stay mapped, or are quantized by the CPU.

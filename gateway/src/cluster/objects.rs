@@ -91,6 +91,7 @@ pub(super) fn worker(pod: &Pod, ready: &mut BTreeSet<String>) -> Option<WorkerEn
         name: pod.name_any(),
         pool: pod.labels().get(LABEL_POOL).cloned().unwrap_or_default(),
         address: WorkerAddress::Tcp(format!("{host}:{port}")),
+        version: None,
     })
 }
 

@@ -150,6 +150,7 @@ impl Link {
             session_epoch: self.session_epoch,
             protocol: PROTOCOL,
             replica: self.core.replica_name(),
+            version_digest: self.handle.endpoint.version.clone().unwrap_or_default(),
         };
         let address = self.handle.endpoint.address.clone();
         let proof = self.core.identity.get().cloned();

@@ -10,6 +10,7 @@ fn handle() -> Arc<LinkHandle> {
         name: "w0".to_owned(),
         pool: "small".to_owned(),
         address: WorkerAddress::Tcp("nowhere:1".to_owned()),
+        version: None,
     };
     let (handle, _) = LinkHandle::new(endpoint);
     handle.connected.store(true, Ordering::Release);

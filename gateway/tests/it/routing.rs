@@ -147,6 +147,7 @@ async fn a_permitted_smaller_model_stands_in_only_where_it_was_asked_for() {
         name: "w1".to_owned(),
         pool: "small".to_owned(),
         address: WorkerAddress::Unix(folder.path().join("w1.sock")),
+        version: None,
     });
     let site = Site::start(folder, snapshot, config()).await;
     wait_for("the smaller model", || {
@@ -204,6 +205,7 @@ async fn a_pool_takes_no_prompt_beyond_its_classes_and_a_permitted_model_of_anot
         name: "w1".to_owned(),
         pool: "long".to_owned(),
         address: WorkerAddress::Unix(folder.path().join("w1.sock")),
+        version: None,
     });
     let site = Site::start(folder, snapshot, config()).await;
     site.wait_served().await;

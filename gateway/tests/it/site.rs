@@ -124,6 +124,7 @@ pub(crate) fn snapshot(folder: &Path, tenants: Vec<Tenant>, workers: &[&str]) ->
                 name: (*name).to_owned(),
                 pool: "small".to_owned(),
                 address: WorkerAddress::Unix(folder.join(format!("{name}.sock"))),
+                version: None,
             })
             .collect(),
     }

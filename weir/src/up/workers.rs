@@ -183,6 +183,7 @@ impl Workers {
             name: name.clone(),
             pool: worker.pool.clone(),
             address: WorkerAddress::Unix(worker.socket.clone()),
+            version: None,
         };
         self.by_name.iter().map(endpoint).collect()
     }

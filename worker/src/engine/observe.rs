@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use prometheus_client::metrics::histogram::Histogram;
 use weir_telemetry::trace::Tracer;
-use weir_telemetry::{Metrics, vllm};
+use weir_telemetry::{Histograms, Label, Metrics, vllm};
 
 use super::spans::{self, RunTrace};
+use crate::metrics::Labels;
 
 /// From a tenth of a millisecond (a small model's step) to a minute (a long prompt behind others).
 const SECONDS: [f64; 18] = [
@@ -62,27 +63,104 @@ pub(crate) struct Times {
     pub(crate) trace: Option<RunTrace>,
 }
 
-impl Observer {
-    pub(crate) fn new(metrics: &Metrics, model: &str) -> Self {
-        let labels = vec![("model_name", model.to_owned()), ("engine", "0".to_owned())];
-        let of = |kind| metrics.vllm(kind).get_or_create(&labels).clone();
-        Self {
-            tracer: Tracer::from_env_or_off("weir-worker", metrics),
-            step: metrics.histogram(
+/// The histograms of all engines of a process: each name is registered once.
+#[derive(Clone)]
+pub(crate) struct Observers {
+    tracer: Tracer,
+    /// Step, host, mask.
+    own: [Histograms; 3],
+    vllm: Vec<(&'static str, Histograms)>,
+}
+
+impl Observers {
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        let own = [
+            (
                 "weir_engine_step_seconds",
                 "Time of an engine step",
-                &SECONDS,
+                &SECONDS[..],
             ),
-            host: metrics.histogram(
+            (
                 "weir_engine_step_host_seconds",
                 "Time of an engine step outside of the backend",
-                &HOST_SECONDS,
+                &HOST_SECONDS[..],
             ),
-            mask: metrics.histogram(
+            (
                 "weir_engine_mask_seconds",
                 "Time to make the mask of one row with a grammar",
-                &HOST_SECONDS,
+                &HOST_SECONDS[..],
             ),
+        ];
+        let kinds = [
+            &vllm::QUEUE,
+            &vllm::FIRST_TOKEN,
+            &vllm::INTER_TOKEN,
+            &vllm::OUTPUT_TOKEN,
+            &vllm::PREFILL,
+            &vllm::DECODE,
+            &vllm::INFERENCE,
+            &vllm::WHOLE_RUN,
+            &vllm::PROMPT_TOKENS,
+            &vllm::GENERATION_TOKENS,
+            &vllm::ITERATION_TOKENS,
+        ];
+        Self {
+            tracer: Tracer::from_env_or_off("weir-worker", metrics),
+            own: own.map(|(name, help, bounds)| metrics.histograms(name, help, bounds)),
+            vllm: kinds.map(|kind| (kind.name, metrics.vllm(kind))).to_vec(),
+        }
+    }
+
+    /// Those of one engine.
+    pub(crate) fn of(&self, labels: &Labels) -> Observer {
+        Observer::new(self, labels)
+    }
+
+    /// An engine is gone.
+    pub(crate) fn forget(&self, labels: &Labels) {
+        for histograms in &self.own {
+            histograms.remove(&labels.own());
+        }
+        for (_, histograms) in &self.vllm {
+            histograms.remove(&labels.vllm());
+        }
+    }
+}
+
+impl Labels {
+    fn own(&self) -> Label {
+        vec![
+            ("model", self.model.clone()),
+            ("version", self.version.clone()),
+        ]
+    }
+
+    fn vllm(&self) -> Label {
+        vec![
+            ("model_name", self.model.clone()),
+            ("engine", self.engine.clone()),
+        ]
+    }
+}
+
+impl Observer {
+    fn new(all: &Observers, labels: &Labels) -> Self {
+        let (own, labels) = (labels.own(), labels.vllm());
+        let of = |kind: &vllm::Kind| {
+            let mut kinds = all.vllm.iter();
+            let (_, histograms) = kinds
+                .find(|(name, _)| *name == kind.name)
+                .expect("the list has every kind");
+            histograms.get_or_create(&labels).clone()
+        };
+        let [step, host, mask] = &all.own;
+        let [step, host, mask] =
+            [step, host, mask].map(|histograms| histograms.get_or_create(&own).clone());
+        Self {
+            tracer: all.tracer.clone(),
+            step,
+            host,
+            mask,
             queue: of(&vllm::QUEUE),
             first_token: of(&vllm::FIRST_TOKEN),
             inter_token: of(&vllm::INTER_TOKEN),

@@ -34,6 +34,8 @@ pub(crate) struct EngineHandle {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) snapshot: watch::Receiver<Snapshot>,
     pub(crate) end: oneshot::Receiver<EngineEnd>,
+    /// Closed when the engine's memory is given back.
+    pub(crate) gone: oneshot::Receiver<()>,
 }
 
 /// Starts the engine thread.
@@ -44,6 +46,7 @@ pub(crate) fn start(parts: Parts, runtime: Handle) -> std::io::Result<EngineHand
     let (commands, ring) = mpsc::channel(COMMANDS_MAX);
     let (publish, snapshot) = watch::channel(Snapshot::default());
     let (report, end) = oneshot::channel();
+    let (holds, gone) = oneshot::channel();
     let mut engine = Engine::new(parts, publish);
     engine.publish();
     thread::Builder::new()
@@ -51,11 +54,14 @@ pub(crate) fn start(parts: Parts, runtime: Handle) -> std::io::Result<EngineHand
         .spawn(move || {
             // If the report is not taken, the process is ending anyway.
             let _ = report.send(drive(&mut engine, ring, &runtime));
+            drop(engine);
+            drop(holds);
         })?;
     Ok(EngineHandle {
         commands,
         snapshot,
         end,
+        gone,
     })
 }
 

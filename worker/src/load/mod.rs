@@ -13,7 +13,7 @@ use weir_manifest::{
 };
 use weir_model::backend::Backend;
 use weir_model::tokenizer::Tokenizer;
-use weir_model::{ModelText, OpenFiles, TextError};
+use weir_model::{AdapterError, CpuThreads, ModelText, OpenFiles, TextError};
 
 pub(crate) use adapter::load_adapter;
 pub(crate) use fetch::{Files, bring, drop_damaged};
@@ -105,8 +105,29 @@ pub enum LoadError {
     #[error("the adapter cannot be used")]
     Adapter(#[source] weir_model::AdapterError),
     /// A panic while loading; its message is in the log.
-    #[error("loading the adapter ended unexpectedly; see the log")]
+    #[error("loading ended unexpectedly; see the log")]
     Crashed,
+    /// Every place for a version is taken.
+    #[error(
+        "the worker holds {most} versions, which is the most it holds: it waits until one leaves; retire one, or give workers more places"
+    )]
+    Full {
+        /// The bound.
+        most: u32,
+    },
+    /// The version is held, by another plan or until its last run ends.
+    #[error(
+        "the worker holds this version already: for another plan, or until the last of its runs ends"
+    )]
+    Held,
+    /// A worker of several versions fetches none.
+    #[error(
+        "the version's files are elsewhere, and a worker that holds several versions fetches none: fetch them before, and name their folder"
+    )]
+    Elsewhere,
+    /// The version's engine cannot be started.
+    #[error("{0}")]
+    Engine(String),
     /// A GPU was asked for and there is none.
     #[error("--device cuda: no GPU can be used: {why}; --device cpu runs the model without one")]
     NoDevice {
@@ -136,16 +157,31 @@ impl LoadError {
             Self::Weights(error) => error.category(),
             Self::OtherBase { .. } => "BaseMismatch",
             Self::Crashed => "LoadCrashed",
+            Self::Full { .. } => "PoolFull",
+            Self::Held => "StillHeld",
+            Self::Elsewhere => "FilesElsewhere",
+            Self::Engine(_) => "EngineFailed",
             Self::Adapter(error) => error.category(),
             Self::NoDevice { .. } | Self::Device { .. } => "DeviceUnavailable",
         }
+    }
+
+    /// Whether it passes as soon as another version leaves, and costs nothing to ask again.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Held)
     }
 
     /// Whether it takes a change of plan or artifact, rather than another try.
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Refused(error) => !error.is_transient(),
-            Self::File { .. } | Self::Device { .. } | Self::Crashed => false,
+            Self::File { .. }
+            | Self::Device { .. }
+            | Self::Crashed
+            | Self::Engine(_)
+            | Self::Full { .. }
+            | Self::Held
+            | Self::Adapter(AdapterError::TooMany { .. }) => false,
             _ => true,
         }
     }
@@ -157,7 +193,20 @@ impl LoadError {
 /// See [`LoadError`]; nothing was mapped for serving that is not verified.
 pub fn load(
     plan: &LoadPlan,
+    settings: (&EngineSettings, &DeviceSettings),
+    announcer: &Announcer,
+) -> Result<Loaded, LoadError> {
+    load_on(plan, settings, None, announcer)
+}
+
+/// Loads what a plan says, onto threads that other versions share where there are any.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_on(
+    plan: &LoadPlan,
     (settings, device): (&EngineSettings, &DeviceSettings),
+    threads: Option<CpuThreads>,
     announcer: &Announcer,
 ) -> Result<Loaded, LoadError> {
     let chosen = crate::device::choose(device.choice)?;
@@ -169,7 +218,7 @@ pub fn load(
     let vocab = u32::try_from(text.config.vocab_size).unwrap_or(u32::MAX);
     announcer.loading("loading weights");
     let context_tokens = plan.claim.context_tokens;
-    let backend = crate::device::open(&files, context_tokens, settings, (chosen, device))?;
+    let backend = crate::device::open(&files, context_tokens, settings, (chosen, device, threads))?;
     Ok(Loaded {
         version_digest: artifact.manifest_digest.to_string(),
         model: plan.claim.model.clone(),

@@ -55,6 +55,7 @@ pub(crate) fn hello(session_epoch: u64) -> Hello {
         session_epoch,
         protocol: PROTOCOL,
         replica: "a".to_owned(),
+        version_digest: String::new(),
     }
 }
 

@@ -18,4 +18,5 @@ mod harness;
 mod output;
 mod ownership;
 mod process;
+mod several;
 mod soak;

@@ -22,6 +22,10 @@ pub(crate) struct Artifact {
 }
 
 pub(crate) fn artifact() -> Artifact {
+    artifact_of("tiny", 3)
+}
+
+pub(crate) fn artifact_of(name: &str, version: u32) -> Artifact {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
     std::fs::create_dir(&model).unwrap();
@@ -34,8 +38,8 @@ pub(crate) fn artifact() -> Artifact {
     let signed = sign_directory(&SignRequest {
         dir: &model,
         identity: &VersionIdentity {
-            model: "tiny".to_owned(),
-            version: 3,
+            model: name.to_owned(),
+            version,
             context_tokens: Some(64),
             request_schema: 1,
             adapter_of: None,
@@ -49,7 +53,7 @@ pub(crate) fn artifact() -> Artifact {
     let trusted = TrustedKeySpec {
         id: "dev".to_owned(),
         public_key: key.public_key().to_pem(),
-        models: vec!["tiny*".to_owned()],
+        models: vec![format!("{name}*")],
         not_before: None,
         not_after: None,
         revoked: false,
@@ -103,14 +107,18 @@ impl Artifact {
     pub(crate) fn start_with(&self, more: &[&str], plan: &Value) -> Process {
         let file = self.dir.path().join("plan.json");
         std::fs::write(&file, plan.to_string()).unwrap();
+        self.start_holding(&["--load-plan", file.to_str().unwrap()], more)
+    }
+
+    /// A worker that is told what it holds by these arguments.
+    pub(crate) fn start_holding(&self, holds: &[&str], more: &[&str]) -> Process {
+        let kv = more.iter().find(|option| **option == "--kv-bytes");
         let mut child = Command::new(env!("CARGO_BIN_EXE_weir-worker"))
-            .arg("--load-plan")
-            .arg(&file)
+            .args(holds)
             .arg("--listen")
             .arg(format!("unix:{}", self.socket().display()))
+            .args(kv.map_or(&["--kv-bytes", "1048576"][..], |_| &[]))
             .args([
-                "--kv-bytes",
-                "1048576",
                 "--max-batch-tokens",
                 "64",
                 "--max-running",
@@ -136,10 +144,15 @@ impl Artifact {
 impl Process {
     /// The first line of this kind; the pipe ends with the process, so this ends as well.
     pub(crate) fn line(&mut self, event: &str) -> Value {
+        self.line_where(event, |_| true)
+    }
+
+    /// The first line of this kind that fits.
+    pub(crate) fn line_where(&mut self, event: &str, fits: impl Fn(&Value) -> bool) -> Value {
         let mut text = String::new();
         while self.lines.read_line(&mut text).unwrap() > 0 {
             let line: Value = serde_json::from_str(&text).unwrap();
-            if line["event"] == event {
+            if line["event"] == event && fits(&line) {
                 return line;
             }
             text.clear();

@@ -14,13 +14,15 @@ impl CpuBackend {
     /// As [`Backend::step`].
     pub fn step_logits(&mut self, batch: &Batch) -> Result<Vec<Vec<f32>>, BackendError> {
         self.check(batch)?;
-        self.forward().run(batch);
+        let threads = self.threads.clone();
+        let mut turn = threads.turn();
+        self.forward(&mut turn).run(batch);
         let mut rows = Vec::new();
         for group in 0..self.sampling.len().div_ceil(LOGIT_ROWS_MAX) {
             let (last, count) = self.logit_group(group);
             let vocab = self.config.vocab_size;
             rows.extend(
-                self.forward()
+                self.forward(&mut turn)
                     .logits(&last[..count])
                     .chunks_exact(vocab)
                     .map(<[f32]>::to_vec),
@@ -39,12 +41,14 @@ impl CpuBackend {
         mut f: impl FnMut(usize, &[f32]),
     ) -> Result<(), BackendError> {
         self.check(batch)?;
-        self.forward().run(batch);
+        let threads = self.threads.clone();
+        let mut turn = threads.turn();
+        self.forward(&mut turn).run(batch);
         let vocab = self.config.vocab_size;
         let tokens: Vec<u32> = (0u32..).take(batch.tokens.len()).collect();
         let group = LOGIT_ROWS_MAX.min(self.limits.max_running as usize);
         for tokens in tokens.chunks(group) {
-            let mut forward = self.forward();
+            let mut forward = self.forward(&mut turn);
             let logits = forward.logits(tokens);
             for (token, logits) in tokens.iter().zip(logits.chunks_exact(vocab)) {
                 f(*token as usize, logits);

@@ -7,6 +7,7 @@ use weir_scheduler::Batch;
 use super::CpuBackend;
 use super::buffers::LOGIT_ROWS_MAX;
 use super::kernels::for_rows;
+use super::pool::Pool;
 use crate::backend::{BackendError, Masks, Sampled, SamplingParams};
 use crate::sampler::{self, NotANumber, RowPosition, Scratch};
 
@@ -21,29 +22,34 @@ impl CpuBackend {
     /// Chooses the tokens of a step whose rows have run.
     pub(super) fn sample(
         &mut self,
-        batch: &Batch,
+        (pool, batch): (&mut Pool, &Batch),
         masks: &dyn Masks,
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), BackendError> {
         // Whether the guesses of the present row came true so far.
         let mut holds = true;
         for group in 0..self.sampling.len().div_ceil(LOGIT_ROWS_MAX) {
-            self.choose_group(batch, group, masks);
+            self.choose_group((&mut *pool, batch), group, masks);
             self.keep_group(batch, group, (sampled, &mut holds))?;
         }
         Ok(())
     }
 
     /// Chooses a token at each place of a group, as if all guesses before it had come true.
-    fn choose_group(&mut self, batch: &Batch, group: usize, masks: &dyn Masks) {
+    fn choose_group(
+        &mut self,
+        (pool, batch): (&mut Pool, &Batch),
+        group: usize,
+        masks: &dyn Masks,
+    ) {
         let (last, count) = self.logit_group(group);
-        self.forward().logits(&last[..count]);
+        self.forward(pool).logits(&last[..count]);
         let places = &self.sampling[group * LOGIT_ROWS_MAX..][..count];
         let (kernels, slots, scratch, chosen) =
             (&self.kernels, &self.slots, &self.scratch, &self.chosen);
         let vocab = self.config.vocab_size;
         for_rows(
-            &mut self.pool,
+            pool,
             &mut self.buffers.logits[..count * vocab],
             vocab,
             &|at, logits| {

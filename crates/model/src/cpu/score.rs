@@ -7,6 +7,7 @@ use weir_scheduler::{Batch, SequenceId};
 use super::CpuBackend;
 use super::buffers::LOGIT_ROWS_MAX;
 use super::kernels::for_rows;
+use super::pool::Pool;
 use super::sample::NO_TOKEN;
 use crate::backend::{BackendError, Scored};
 use crate::sampler::{self, NotANumber};
@@ -25,11 +26,11 @@ struct Due {
 
 impl CpuBackend {
     /// Scores what the step has of prompts, group by group: logits of a whole prompt would take gigabytes.
-    pub(super) fn score(&mut self, batch: &Batch) -> Result<(), BackendError> {
+    pub(super) fn score(&mut self, pool: &mut Pool, batch: &Batch) -> Result<(), BackendError> {
         let all = self.due(batch);
         let group = self.buffers.logits.len() / self.config.vocab_size;
         for due in all.chunks(group.min(LOGIT_ROWS_MAX)) {
-            self.score_group(batch.step, due)?;
+            self.score_group(pool, batch.step, due)?;
         }
         Ok(())
     }
@@ -56,15 +57,15 @@ impl CpuBackend {
         all
     }
 
-    fn score_group(&mut self, step: u64, due: &[Due]) -> Result<(), BackendError> {
+    fn score_group(&mut self, pool: &mut Pool, step: u64, due: &[Due]) -> Result<(), BackendError> {
         let mut before = [0; LOGIT_ROWS_MAX];
         for (at, due) in before.iter_mut().zip(due) {
             *at = due.before;
         }
-        self.forward().logits(&before[..due.len()]);
+        self.forward(pool).logits(&before[..due.len()]);
         let (kernels, chosen, vocab) = (&self.kernels, &self.chosen, self.config.vocab_size);
         for_rows(
-            &mut self.pool,
+            pool,
             &mut self.buffers.logits[..due.len() * vocab],
             vocab,
             &|at, logits| {

@@ -16,18 +16,20 @@ pub(super) mod plain;
 pub(super) mod vnni;
 
 use super::{Kernels, Level, Shared};
-use crate::cpu::CpuError;
-use crate::cpu::pool::Pool;
+use crate::cpu::{CpuError, CpuThreads};
 use crate::quant::{PANEL, PanelMut, QuantKind};
 use crate::weights::Matrix;
 
 pub(crate) use args::QuantRows;
 pub(super) use args::{QuantArgs, QuantFn, RowPlace};
 
+/// Panels that are packed in one turn, a few milliseconds' worth: whoever serves meanwhile waits no longer for a load than for a step.
+const PANELS_A_TURN: usize = 64;
+
 /// Quantizes weights on all threads.
 pub(crate) struct Packer<'a> {
     pub kernels: &'a Kernels,
-    pub pool: &'a mut Pool,
+    pub threads: &'a CpuThreads,
 }
 
 impl Packer<'_> {
@@ -51,7 +53,7 @@ impl Packer<'_> {
             QuantKind::Int8 => kernels.pack_int8,
             QuantKind::Int4 => kernels.pack_int4,
         };
-        self.pool.run(panels, &|panel| {
+        let pack_panel = |panel: usize| {
             // SAFETY: each panel has integers, scales and minima of its own, inside the memory as just checked.
             let mut to = unsafe {
                 let scales = numbers.get().cast::<u16>().add(panel * panel_numbers);
@@ -74,7 +76,11 @@ impl Packer<'_> {
                 // SAFETY: the table is only made for a machine that has the instructions.
                 unsafe { pack(&weights, row, &mut to) };
             }
-        });
+        };
+        for first in (0..panels).step_by(PANELS_A_TURN) {
+            let count = PANELS_A_TURN.min(panels - first);
+            self.threads.turn().run(count, &|at| pack_panel(first + at));
+        }
     }
 }
 
@@ -83,11 +89,9 @@ pub(crate) fn with_packer<T>(
     level: Level,
     f: impl FnOnce(&mut Packer<'_>) -> T,
 ) -> Result<T, CpuError> {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut pool = Pool::new(threads).map_err(CpuError::Thread)?;
     let mut packer = Packer {
         kernels: &Kernels::at_most(level),
-        pool: &mut pool,
+        threads: &CpuThreads::new(0)?,
     };
     Ok(f(&mut packer))
 }

@@ -10,10 +10,9 @@ fn quantized(rows: usize, cols: usize, kind: QuantKind, seed: u32) -> (Weights, 
     let packed: Vec<QuantMatrix> = levels()
         .iter()
         .map(|kernels| {
-            let mut pool = Pool::new(2).unwrap();
             let mut packer = Packer {
                 kernels,
-                pool: &mut pool,
+                threads: &crate::cpu::CpuThreads::new(2).unwrap(),
             };
             QuantMatrix::pack(&stored, kind, &mut packer).unwrap()
         })

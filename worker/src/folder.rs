@@ -1,0 +1,300 @@
+//! A folder of load plans that is looked at all the time: what they name comes and goes with them.
+//!
+//! A plan that is new or has changed is loaded beside what serves; what one that is gone has named takes no new runs. What is refused is said,
+//! and disturbs nothing.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use weir_manifest::Digest;
+
+use crate::announce::{Announcer, Said};
+use crate::error::chain;
+use crate::load::{LoadError, LoadPlan};
+
+/// How often the folder is looked at: a person who adds a plan should not wait, and a listing costs microseconds.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// What may pass by itself is tried again after this.
+const RETRY: Duration = Duration::from_secs(5);
+/// Plans in the folder: more are a mistake.
+const PLANS_MAX: usize = 4096;
+/// Bytes of a plan: one lists the files of an artifact and the keys that may sign.
+const PLAN_BYTES_MAX: u64 = 4 << 20;
+
+/// Who holds what plans name. `None` ends the looking: there is nobody to hold anything any more.
+pub(crate) trait Holder: Send + 'static {
+    /// The event that says what became of a plan.
+    const EVENT: &'static str;
+    /// What is said when a plan is gone, or names something else.
+    const GONE: &'static str;
+
+    /// Loads what a plan names; its manifest digest.
+    fn load(
+        &mut self,
+        path: PathBuf,
+    ) -> impl Future<Output = Option<Result<String, LoadError>>> + Send;
+
+    /// No new run may name it.
+    fn remove(&mut self, digest: &str) -> impl Future<Output = Option<()>> + Send;
+
+    /// What ended by itself since the last call, and why.
+    fn lost(&mut self) -> Vec<(String, LoadError)> {
+        Vec::new()
+    }
+}
+
+/// See the module.
+pub(crate) struct FolderWatch<H> {
+    folder: PathBuf,
+    holder: H,
+    announcer: Announcer,
+    /// By file name.
+    plans: BTreeMap<String, Plan>,
+}
+
+/// A plan as it was found.
+struct Plan {
+    text: Vec<u8>,
+    /// Manifest digest of what it loaded.
+    loaded: Option<String>,
+    /// When to try again.
+    retry: Option<Instant>,
+    /// What was said against it last: a cause that stays is said once.
+    against: String,
+}
+
+impl Plan {
+    /// Whether another text names what this one loaded.
+    fn is_of_what_is_loaded(&self, text: &[u8]) -> bool {
+        let other: Option<LoadPlan> = serde_json::from_slice(text).ok();
+        let other = other.map(|other| other.digest.to_string());
+        other.is_some() && other == self.loaded
+    }
+
+    fn failed(&mut self, error: &LoadError) {
+        let wait = if error.waits_for_room() {
+            Duration::ZERO
+        } else {
+            RETRY
+        };
+        self.loaded = None;
+        self.retry = (!error.is_configuration()).then(|| Instant::now() + wait);
+    }
+}
+
+/// Stops looking when it is dropped.
+pub(crate) struct Watching(JoinHandle<()>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl<H: Holder> FolderWatch<H> {
+    pub(crate) fn new(folder: PathBuf, holder: H, announcer: &Announcer) -> Self {
+        Self {
+            folder,
+            holder,
+            announcer: announcer.clone(),
+            plans: BTreeMap::new(),
+        }
+    }
+
+    /// Looks until the value that comes back is dropped, or there is no holder any more. Calls `looked` after the first look.
+    pub(crate) fn start(mut self, looked: impl FnOnce() + Send + 'static) -> Watching {
+        Watching(tokio::spawn(async move {
+            let mut looked = Some(looked);
+            while self.look().await.is_some() {
+                if let Some(looked) = looked.take() {
+                    looked();
+                }
+                sleep(LOOK_EVERY).await;
+            }
+        }))
+    }
+
+    /// One look; `None` when there is no holder any more.
+    async fn look(&mut self) -> Option<()> {
+        for (digest, error) in self.holder.lost() {
+            self.note_lost(&digest, &error);
+        }
+        let folder = self.folder.clone();
+        let found = tokio::task::spawn_blocking(move || list(&folder)).await;
+        // A folder that cannot be read is no reason to take away what serves.
+        let Ok(Some(found)) = found else {
+            return Some(());
+        };
+        let gone: Vec<String> = self
+            .plans
+            .keys()
+            .filter(|name| !found.contains_key(*name))
+            .cloned()
+            .collect();
+        for name in gone {
+            if let Some(digest) = self.plans.remove(&name).and_then(|plan| plan.loaded) {
+                self.remove(&name, digest).await?;
+            }
+        }
+        for (name, text) in found {
+            let is_due = self.plans.get(&name).is_none_or(|plan| {
+                plan.text != text || plan.retry.is_some_and(|at| at <= Instant::now())
+            });
+            if is_due {
+                self.load(name, text).await?;
+            }
+        }
+        Some(())
+    }
+
+    /// Loads what a plan says, then lets go of what it said before.
+    async fn load(&mut self, name: String, text: Vec<u8>) -> Option<()> {
+        if let Some(plan) = self.plans.get_mut(&name)
+            && plan.is_of_what_is_loaded(&text)
+        {
+            // What is in memory serves on, whoever may sign now; so it is with the model.
+            plan.text = text;
+            return Some(());
+        }
+        let added = self.holder.load(self.folder.join(&name)).await?;
+        let old = self.plans.remove(&name);
+        let (before, said) = old.map_or_else(Default::default, |plan| {
+            let is_same = plan.text == text;
+            (
+                plan.loaded,
+                if is_same { plan.against } else { String::new() },
+            )
+        });
+        let mut plan = Plan {
+            text,
+            loaded: None,
+            retry: None,
+            against: String::new(),
+        };
+        match added {
+            Ok(digest) => {
+                self.say((&name, &plan.text), "loaded", &digest, None);
+                plan.loaded = Some(digest);
+            }
+            Err(error) => {
+                plan.failed(&error);
+                plan.against = chain(&error);
+                if plan.against != said {
+                    let state = plan.retry.map_or("refused", |_| "failed");
+                    self.say((&name, &plan.text), state, "", Some(&error));
+                }
+            }
+        }
+        // What a plan says no more is not served any more, also where the new one is refused.
+        if let Some(before) = before.filter(|before| Some(before) != plan.loaded.as_ref()) {
+            self.remove(&name, before).await?;
+        }
+        self.plans.insert(name, plan);
+        Some(())
+    }
+
+    async fn remove(&mut self, name: &str, digest: String) -> Option<()> {
+        // Another plan may have loaded the same.
+        let is_shared = self
+            .plans
+            .iter()
+            .any(|(other, plan)| other != name && plan.loaded.as_ref() == Some(&digest));
+        if !is_shared {
+            self.holder.remove(&digest).await?;
+        }
+        self.say((name, b""), H::GONE, &digest, None);
+        Some(())
+    }
+
+    fn note_lost(&mut self, digest: &str, error: &LoadError) {
+        let mut texts = Vec::new();
+        for (name, plan) in &mut self.plans {
+            if plan.loaded.as_deref() == Some(digest) {
+                plan.failed(error);
+                texts.push((name.clone(), plan.text.clone()));
+            }
+        }
+        for (name, text) in texts {
+            self.say((&name, &text), "failed", digest, Some(error));
+        }
+    }
+
+    fn say(
+        &self,
+        (plan, text): (&str, &[u8]),
+        state: &str,
+        digest: &str,
+        error: Option<&LoadError>,
+    ) {
+        let message = error.map(|error| chain(error)).unwrap_or_default();
+        let reason = error.map_or("", LoadError::reason);
+        if error.is_some() {
+            tracing::error!(
+                plan,
+                reason,
+                message,
+                event = H::EVENT,
+                "what a plan names does not serve"
+            );
+        }
+        self.announcer.said(
+            H::EVENT,
+            &Said {
+                plan,
+                state,
+                digest,
+                reason,
+                message: &message,
+                text: &Digest::of(text).to_string(),
+            },
+        );
+    }
+}
+
+/// The plans of a folder, by file name; `None` where it cannot be read. A folder that is not there has none.
+fn list(folder: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(BTreeMap::new()),
+        Err(error) => {
+            tracing::warn!(?folder, %error, "cannot look for load plans");
+            return None;
+        }
+    };
+    let mut plans = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.ok()?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let path = entry.path();
+        if path.extension().is_some_and(|ending| ending == "json") {
+            plans.insert(name, path);
+        }
+    }
+    if plans.len() > PLANS_MAX {
+        tracing::warn!(
+            ?folder,
+            plans = plans.len(),
+            most = PLANS_MAX,
+            "the plans beyond the most, by name, are left out"
+        );
+    }
+    let mut found = BTreeMap::new();
+    for (name, path) in plans.into_iter().take(PLANS_MAX) {
+        // It may have gone since, and comes with the next look if not.
+        if std::fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() <= PLAN_BYTES_MAX)
+            && let Ok(text) = std::fs::read(&path)
+        {
+            found.insert(name, text);
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests;
