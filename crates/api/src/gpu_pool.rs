@@ -64,7 +64,7 @@ pub struct GpuPoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 
-    /// Dedicated (a worker holds one version, where absent) or Shared (a worker holds several).
+    /// Dedicated (a worker holds one version, where absent) or Shared (a worker holds several; not made yet, and served as Dedicated).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, conditions, reasons};
+use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, Sharing, conditions, reasons};
 use weir_api::{
     CONDITION_READY, CONDITION_RECONCILING, FieldProblem, GpuPool, GpuPoolStatus, LABEL_POOL,
     ValidGpuPool,
@@ -157,6 +157,20 @@ fn capacity(pods: Pods, forbidden: Option<&str>) -> ConditionNow {
     )
 }
 
+fn admitted(facts: &Facts<'_>, wrong: Option<&str>) -> ConditionNow {
+    const SHARED: &str = "the object makes sense, but workers of several versions are not made yet: each version has its own, as with sharing: Dedicated";
+    if let Some(wrong) = wrong {
+        return ConditionNow::new(conditions::ADMITTED, false, reasons::INVALID_SPEC, wrong);
+    }
+    let is_shared = |valid: &ValidGpuPool| valid.sharing == Sharing::Shared;
+    let message = if facts.valid.is_ok_and(is_shared) {
+        SHARED
+    } else {
+        "the object makes sense"
+    };
+    ConditionNow::new(conditions::ADMITTED, true, reasons::ACCEPTED, message)
+}
+
 fn conditions(facts: &Facts<'_>) -> Vec<ConditionNow> {
     let mut all = Vec::new();
     let problems = facts.valid.err().map(|problems| {
@@ -164,20 +178,7 @@ fn conditions(facts: &Facts<'_>) -> Vec<ConditionNow> {
         problems.join("; ")
     });
     let wrong = problems.or_else(|| facts.refused.clone());
-    all.push(match &wrong {
-        Some(wrong) => ConditionNow::new(
-            conditions::ADMITTED,
-            false,
-            reasons::INVALID_SPEC,
-            wrong.clone(),
-        ),
-        None => ConditionNow::new(
-            conditions::ADMITTED,
-            true,
-            reasons::ACCEPTED,
-            "the object makes sense",
-        ),
-    });
+    all.push(admitted(facts, wrong.as_deref()));
     all.push(capacity(facts.pods, facts.forbidden.as_deref()));
     if !facts.orphans.is_empty() {
         let message = format!(

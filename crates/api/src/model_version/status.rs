@@ -64,7 +64,7 @@ pub struct ModelVersionStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_sample_at: Option<Time>,
 
-    /// Whether this is the only version of its model that serves, so that deleting it would end the service.
+    /// Whether this version serves and no other one of its model could, so that deleting it would end the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sole_serving: Option<bool>,
 

@@ -65,7 +65,7 @@ pub struct VersionStatus {
     pub suspicion_milli: Option<[i64; 2]>,
     /// In how many milliseconds the step has its minimum sample.
     pub minimum_sample_in_ms: Option<u64>,
-    /// Whether it is the only version that serves.
+    /// Whether it is the only version that serves, and no other one could.
     pub is_sole_serving: bool,
     /// Replicas it should have.
     pub replicas: u32,
@@ -122,6 +122,12 @@ fn version(state: &State, id: VersionId, acknowledged: Option<&Table>) -> Versio
         .refuge()
         .filter(|refuge| is_stable || attempt.is_some() && **refuge != id);
     let refuge = refuge.filter(|refuge| **refuge != id);
+    // Whoever takes its object away goes back to the version before: that one has an object, and may serve.
+    let may_serve = |id: &VersionId| {
+        let spec = state.spec(id);
+        spec.is_some_and(|spec| spec.stage != Stage::Retired)
+    };
+    let has_heir = refuge.is_some_and(may_serve);
     let rejected = spec.and_then(|spec| state.head.rejection(&id.digest, &spec.spec_hash));
     VersionStatus {
         stage: stage(state, &id, attempt),
@@ -140,7 +146,7 @@ fn version(state: &State, id: VersionId, acknowledged: Option<&Table>) -> Versio
             .and(state.judgement.as_ref())
             .map(|judgement| [judgement.log_evidence_milli, judgement.threshold_milli]),
         minimum_sample_in_ms: attempt.and_then(|attempt| minimum_sample(state, attempt)),
-        is_sole_serving: serves(&id) && weighted == 1,
+        is_sole_serving: serves(&id) && weighted == 1 && !has_heir,
         replicas: view.map_or(0, |view| view.desired),
         ready_replicas: view.map_or(0, |view| view.ready),
         progressing: attempt.map(|attempt| progressing(state, attempt)),

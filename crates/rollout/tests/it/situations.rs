@@ -114,9 +114,13 @@ fn a_healthy_version_passes_every_step_and_keeps_the_one_before_warm() {
         Some((id(1), 2)),
         "all its replicas for an hour"
     );
-    assert!(status.is_rollback_ready && status.is_sole_serving);
+    assert!(status.is_rollback_ready && !status.is_sole_serving);
     world.until(800, |_| false);
     assert_eq!(world.children[&id(1)].desired, 1, "then one");
+    // Without an object nobody could follow it.
+    world.specs.retain(|spec| spec.id.version != 1);
+    world.until(2, |_| false);
+    assert!(self::status(&world, 2).is_sole_serving);
 }
 
 #[test]
