@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use weir_model::CpuThreads;
+use weir_telemetry::Readiness;
 use weir_telemetry::admin::Page;
 
 use crate::adapters::{self, AdapterBase};
@@ -91,13 +92,14 @@ pub(crate) async fn run(
         (listener, basis.identity),
         stop.clone(),
     ));
+    let readiness = basis.readiness.clone();
     let ended = tokio::select! {
         outcome = &mut server => Err(match outcome {
             Ok(Err(error)) => WorkerError::Serve { source: error },
             _ => WorkerError::ServerEnded,
         }),
         () = shutdown.cancelled() => Ok(Ended::Drained),
-        () = until_orphaned(&doors, orphan_grace) => Ok(Ended::Orphaned),
+        () = until_orphaned(&doors, &readiness, orphan_grace) => Ok(Ended::Orphaned),
     };
     basis.readiness.set_not_ready(ENGINE, "draining");
     drop(watch);
@@ -128,10 +130,12 @@ fn page(doors: &Doors) -> String {
 }
 
 /// Waits until there was no session with any version for the grace.
-async fn until_orphaned(doors: &Doors, grace: Option<Duration>) {
+async fn until_orphaned(doors: &Doors, readiness: &Readiness, grace: Option<Duration>) {
     let Some(grace) = grace else {
         return std::future::pending().await;
     };
+    // Nobody can visit what is still loading.
+    readiness.wait_until_ready().await;
     let mut visited = Instant::now();
     while visited.elapsed() < grace {
         if doors

@@ -24,7 +24,7 @@ use crate::engine::thread::{self, EngineHandle};
 use crate::error::WorkerError;
 use crate::grammar::Compiler;
 use crate::listen::Listen;
-use crate::load::{Files, LoadError, LoadPlan, Loaded, bring, drop_damaged, load};
+use crate::load::{Files, LoadError, LoadPlan, Loaded, bring, load, mend};
 use crate::metrics::{About, Labels, SnapshotCollector};
 use crate::server::{Ended, Patience, serve};
 use crate::several;
@@ -147,8 +147,10 @@ async fn run_one(
         loaded = loading => loaded.map_err(|_| WorkerError::LoaderDied)?,
         () = shutdown.cancelled() => return Ok(Ended::Drained),
     };
-    if let (Err(LoadError::Refused(_)), Some((how, digest))) = (&loaded, &fetched) {
-        drop_damaged(how, digest).await;
+    if let (Err(LoadError::Refused(error)), Some((how, digest))) = (&loaded, &fetched)
+        && error.is_of_a_file()
+    {
+        shutdown.run_until_cancelled(mend(how, digest)).await;
     }
     let loaded = loaded?;
     let Basis {

@@ -166,6 +166,12 @@ impl Cache {
         self.lock(TABLES).await
     }
 
+    /// The lock of a blob, if nobody has it.
+    pub(crate) fn try_lock_blob(&self, digest: &Digest) -> Result<Option<Lock>, FetchError> {
+        let file = self.lock_file(&format!("b-{}", digest.to_hex()))?;
+        Ok(file.try_lock().is_ok().then_some(Lock(file)))
+    }
+
     pub(crate) async fn lock_blob(&self, digest: &Digest) -> Result<Lock, FetchError> {
         self.lock(&format!("b-{}", digest.to_hex())).await
     }
@@ -237,8 +243,10 @@ impl Cache {
         let by_limit = self
             .limit
             .map_or(u64::MAX, |limit| limit.saturating_sub(needed));
-        let available = self.available()?;
-        let by_volume = (total + available).saturating_sub(needed);
+        let (available, reserve) = self.available()?;
+        // What may be held at all: a volume that others filled beyond the reserve is brought back to it.
+        let reach = (total + available).saturating_sub(reserve);
+        let by_volume = reach.saturating_sub(needed);
         let eviction = evict(&models, &sizes, by_limit.min(by_volume));
         for name in &eviction.models {
             tracing::info!(name, "a version is evicted from the cache");
@@ -261,23 +269,23 @@ impl Cache {
                 needed,
             });
         }
-        if eviction.left > by_volume || needed > total + available {
+        if eviction.left > by_volume || needed > reach {
             return Err(FetchError::NoSpace {
                 path: self.root.clone(),
                 needed,
-                available: available + total - eviction.left,
+                available: reach.saturating_sub(eviction.left),
             });
         }
         Ok(())
     }
 
-    /// Bytes that this process may still write to the volume.
-    fn available(&self) -> Result<u64, FetchError> {
+    /// Bytes that are free on the volume, and those of it that are to stay so.
+    fn available(&self) -> Result<(u64, u64), FetchError> {
         let stat = rustix::fs::statvfs(&self.root)
             .map_err(|error| FetchError::cache("ask the volume of", &self.root)(error.into()))?;
         let reserve = stat.f_blocks / 100 * u64::from(self.free_percent);
-        let blocks = stat.f_bavail.saturating_sub(reserve);
-        Ok(blocks.saturating_mul(stat.f_frsize))
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok((bytes(stat.f_bavail), bytes(reserve)))
     }
 
     /// Every version, and every blob, whole or not, with its size.

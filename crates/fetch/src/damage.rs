@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
-use weir_manifest::{Digest, FilePath};
+use weir_manifest::Digest;
 
 use crate::FetchError;
 use crate::blob::blocking;
@@ -16,55 +16,50 @@ use crate::cache::{Cache, remove};
 const CHUNK: usize = 1 << 20;
 
 impl Cache {
-    /// Reads every file of a version, and throws away those whose content is not what their name says: the next fetch brings them anew.
-    /// Which they were. For whoever found something wrong with the version.
+    /// Looks through a version's files, and throws away those whose content is not what their name says or cannot be read, and the folder
+    /// that names them where it does not hold the very files: the next fetch brings them anew. Whether anything was wrong. For whoever
+    /// found something wrong with the version.
     ///
     /// # Errors
-    /// A file cannot be read or removed.
-    pub async fn drop_damaged(&self, name: &str) -> Result<Vec<FilePath>, FetchError> {
+    /// Something cannot be removed.
+    pub async fn mend(&self, name: &str) -> Result<bool, FetchError> {
         let Some(record) = self.record(name) else {
-            return Ok(Vec::new());
+            return Ok(false);
         };
-        let mut dropped = Vec::new();
         let mut seen = BTreeSet::new();
         for file in record.all().filter(|file| seen.insert(file.sha256)) {
-            let _lock = self.lock_blob(&file.sha256).await?;
+            // Somebody fetches it: it is looked at when it gets its name.
+            let Some(_lock) = self.try_lock_blob(&file.sha256)? else {
+                continue;
+            };
             let path = self.blob(&file.sha256);
             let reading = path.clone();
-            let found = blocking(move || hash(&reading)).await?;
-            if found.is_some_and(|found| found != file.sha256) {
+            let found = blocking(move || Ok(hash(&reading))).await?;
+            if !matches!(found, Ok(found) if found == file.sha256) {
                 tracing::warn!(
                     file = file.path.as_str(),
                     name,
+                    ?found,
                     "a file of the cache is damaged"
                 );
                 remove(&path)?;
-                dropped.push(file.path.clone());
             }
         }
-        if !dropped.is_empty() {
-            let _tables = self.lock_tables().await?;
+        let _tables = self.lock_tables().await?;
+        let is_wrong = !self.is_linked(name, &record);
+        if is_wrong {
             remove(&self.model(name))?;
         }
-        Ok(dropped)
+        Ok(is_wrong)
     }
 }
 
-/// `None` where there is no file.
-fn hash(path: &Path) -> Result<Option<Digest>, FetchError> {
-    let failed = FetchError::cache("read", path);
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    let (mut hasher, mut buffer) = (Sha256::new(), vec![0; CHUNK]);
+fn hash(path: &Path) -> io::Result<Digest> {
+    let (mut file, mut hasher, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; CHUNK]);
     loop {
-        let count = file
-            .read(&mut buffer)
-            .map_err(FetchError::cache("read", path))?;
+        let count = file.read(&mut buffer)?;
         if count == 0 {
-            return Ok(Some(Digest::from_bytes(hasher.finalize().into())));
+            return Ok(Digest::from_bytes(hasher.finalize().into()));
         }
         hasher.update(buffer.get(..count).unwrap_or_default());
     }

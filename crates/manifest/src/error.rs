@@ -209,6 +209,11 @@ pub enum VerifyError {
 }
 
 impl VerifyError {
+    /// Whether it is about what lies on the disk, and not about who signed.
+    pub fn is_of_a_file(&self) -> bool {
+        self.reason().starts_with("File")
+    }
+
     /// One `PascalCase` word: the reason of the condition `Verified`, and the label of metrics.
     pub const fn reason(&self) -> &'static str {
         match self {

@@ -8,6 +8,9 @@ use weir_identity::{Credentials, Role};
 use super::issue::{self, Pair};
 use super::life::{Lives, Spread, Standing, Step};
 
+/// An exchange is delayed at most this often: a Secret that cannot be written is tried again every few seconds.
+const DELAY_S: u64 = 60;
+
 /// Entries of a Secret.
 pub(crate) type Entries = BTreeMap<String, ByteString>;
 
@@ -17,7 +20,7 @@ pub(crate) struct Held {
     pub(crate) current: Option<Pair>,
     next: Option<Pair>,
     old: Option<String>,
-    pub(super) changed_s: u64,
+    changed_s: u64,
 }
 
 impl Held {
@@ -89,9 +92,14 @@ impl Held {
         Ok(step)
     }
 
-    /// Whether an exchange is under way.
-    pub(super) fn is_exchanged(&self) -> bool {
-        self.next.is_some() || self.old.is_some()
+    /// Lets the next step of an exchange count from now, where one is under way; whether that says anything new.
+    pub(super) fn delays(&mut self, now_s: u64) -> bool {
+        let is_under_way = self.next.is_some() || self.old.is_some();
+        let is_news = is_under_way && now_s >= self.changed_s + DELAY_S;
+        if is_news {
+            self.changed_s = now_s;
+        }
+        is_news
     }
 
     /// All that are trusted now.
@@ -233,6 +241,26 @@ mod tests {
         for (place, step) in steps[1..].iter().enumerate() {
             assert_eq!(*step, round[place % 3], "{steps:?}");
         }
+    }
+
+    #[test]
+    fn an_exchange_counts_its_time_from_what_was_written_last() {
+        let mut held = Held::default();
+        assert!(!held.delays(BEGIN + 9_000), "there is none");
+        held.advance("ns", LIVES, Spread::Begun, BEGIN).unwrap();
+        let due = BEGIN + LIVES.authority().as_secs() / 3 * 2;
+        let step =
+            |held: &mut Held, spread, now_s| held.advance("ns", LIVES, spread, now_s).unwrap();
+        assert_eq!(step(&mut held, Spread::Begun, due), Step::Announce);
+        let late = due + 100 * MINUTE;
+        assert_eq!(step(&mut held, Spread::Incomplete, late), Step::Rest);
+        assert!(held.delays(late) && !held.delays(late + 2));
+        assert_eq!(step(&mut held, Spread::Begun, late + 2), Step::Rest);
+        let spread_s = LIVES.spread().as_secs();
+        assert_eq!(
+            step(&mut held, Spread::Begun, late + spread_s),
+            Step::Exchange
+        );
     }
 
     #[test]

@@ -124,23 +124,34 @@ impl Authority {
 
     async fn look(&self, own: &mut Entries) -> Result<(), AuthorityError> {
         let now_s = now_s();
-        let stored = self.read(AUTHORITY).await?;
+        let mut stored = self.read(AUTHORITY).await?;
         let mut held = Held::read(stored.data.as_ref().unwrap_or(&Entries::new()));
-        if held.current.is_some() {
-            self.prove(&held, own, now_s)?;
-        }
-        self.applier.fence()?;
         let mut workloads = Vec::new();
         for (name, role) in WORKLOADS {
-            workloads.push((name, role, self.read(name).await));
+            let read = self.read(name).await;
+            if let Ok(secret) = &read {
+                self.shown
+                    .show(role, &secret.data.clone().unwrap_or_default());
+            }
+            workloads.push((name, role, read));
         }
-        // What was not written yet, or cannot be, has reached nobody.
-        let has_its_own = |(_, role, stored): &(_, Role, Result<Secret, _>)| {
-            let entries = stored.as_ref().ok().and_then(|stored| stored.data.as_ref());
-            let lacks = entries.map(|entries| held.renewed(*role, entries, self.lives, now_s));
-            matches!(lacks, Some(Ok(None)))
+        // An authority that is damaged is begun anew below, whatever this comes to.
+        let mut outcome = match held.current {
+            Some(_) => self.prove(&held, own, now_s),
+            None => Ok(()),
         };
-        let spread = if workloads.iter().all(has_its_own) {
+        self.applier.fence()?;
+        // What was not written yet, or cannot be, has reached nobody.
+        let lacks = |held: &Held, role, read: &Result<Secret, AuthorityError>| {
+            let entries = read.as_ref().ok()?.data.clone().unwrap_or_default();
+            let renewed = held.renewed(role, &entries, self.lives, now_s);
+            Some(!matches!(renewed, Ok(None)))
+        };
+        let lacking: Vec<Option<bool>> = workloads
+            .iter()
+            .map(|(_, role, read)| lacks(&held, *role, read))
+            .collect();
+        let spread = if lacking.iter().all(|lacks| *lacks == Some(false)) {
             Spread::Begun
         } else {
             Spread::Incomplete
@@ -148,29 +159,25 @@ impl Authority {
         let step = held
             .advance(&self.namespace, self.lives, spread, now_s)
             .map_err(AuthorityError::Make)?;
-        let mut stored = stored;
-        if step != Step::Rest {
+        // The next step counts from what is written last, and that is said before it is written.
+        let is_late = lacking.contains(&Some(true)) && held.delays(now_s);
+        if step != Step::Rest || is_late {
             // Written before anything is issued by it: with the version that was read, so that of two operators one does it.
             stored = self.write(AUTHORITY, &stored, &held.entries()).await?;
-            tracing::info!(?step, "the authority of this install");
-            self.prove(&held, own, now_s)?;
+            tracing::info!(
+                ?step,
+                version = stored.resource_version(),
+                "the authority of this install"
+            );
+            outcome = self.prove(&held, own, now_s);
         }
-        let mut outcome = Ok(());
         for (name, role, read) in workloads {
             let kept = match read {
                 Ok(read) => self.keep((name, role), &read, &held, now_s).await,
                 Err(error) => Err(error),
             };
-            match kept {
-                Ok(true) if step == Step::Rest && held.is_exchanged() => {
-                    // The next step counts from what came last.
-                    held.changed_s = now_s;
-                    stored = self.write(AUTHORITY, &stored, &held.entries()).await?;
-                }
-                Ok(_) => {}
-                // One Secret that cannot be written must not keep the other from what it needs.
-                Err(error) => outcome = Err(error),
-            }
+            // One Secret that cannot be written must not keep the other from what it needs.
+            outcome = outcome.and(kept);
         }
         outcome
     }
@@ -191,25 +198,23 @@ impl Authority {
         Ok(())
     }
 
-    /// Whether a role's certificates were renewed.
+    /// Renews a role's certificates where that is due.
     async fn keep(
         &self,
         (name, role): (&'static str, Role),
         stored: &Secret,
         held: &Held,
         now_s: u64,
-    ) -> Result<bool, AuthorityError> {
+    ) -> Result<(), AuthorityError> {
         let entries = stored.data.clone().unwrap_or_default();
         let renewed = held.renewed(role, &entries, self.lives, now_s);
         let renewed = renewed.map_err(|reason| AuthorityError::Issue { name, reason })?;
-        let Some(renewed) = renewed else {
-            self.shown.show(role, &entries);
-            return Ok(false);
-        };
-        self.write(name, stored, &renewed).await?;
-        self.shown.show(role, &held::stored(&renewed));
-        tracing::info!(secret = name, "certificates renewed");
-        Ok(true)
+        if let Some(renewed) = renewed {
+            self.write(name, stored, &renewed).await?;
+            self.shown.show(role, &held::stored(&renewed));
+            tracing::info!(secret = name, "certificates renewed");
+        }
+        Ok(())
     }
 
     fn secrets(&self) -> Api<Secret> {

@@ -15,7 +15,7 @@ const SILENT: Duration = Duration::from_secs(2);
 pub struct Heard {
     /// Its pod.
     pub name: String,
-    /// Where its admin port is, `host:port`.
+    /// Where it is asked, `host:port`.
     pub address: String,
     /// Whether it answered when it was asked last, or may still.
     pub is_reachable: bool,

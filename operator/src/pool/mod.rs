@@ -127,7 +127,13 @@ impl Pools {
             };
             let measured = measure(reports(), &pool.name, &[&stable.digest]);
             let current = self.ordered(model, stable);
-            let counted = computed(reports(), &pool.name, &stable.digest);
+            // What was said a while ago would be read as workers that compute nothing.
+            let answering = heard.iter().filter(|gateway| gateway.is_reachable);
+            let mut answering = answering
+                .filter_map(|gateway| Some(&*gateway.report.as_ref()?.0))
+                .peekable();
+            let is_known = answering.peek().is_some();
+            let counted = computed(answering, &pool.name, &stable.digest);
             let now = Instant::now();
             let mut scalers = self.scalers.lock();
             let scaler = scalers.entry(model.clone()).or_default();
@@ -140,7 +146,7 @@ impl Pools {
                 } else {
                     0
                 },
-                tokens_per_second: scaler.rate.next(counted, now),
+                tokens_per_second: is_known.then(|| scaler.rate.next(counted, now)).flatten(),
                 runs: measured.waiting + measured.running,
             };
             let wanted = scaler.next(pool, load, now);

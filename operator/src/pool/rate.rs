@@ -24,15 +24,18 @@ impl Rate {
             self.seen.pop_front();
         }
         self.seen.push_back((now, counted));
-        let (first_at, first) = self.seen.front()?;
+        let (first_at, _) = self.seen.front()?;
         let window = age(*first_at);
         if window < WINDOW {
             return None;
         }
         let (_, last) = self.seen.back()?;
-        // A worker that came counts from nothing on; of one that went, nothing is known.
+        // A worker counts from where it was first seen: it may have worked for hours, and only now be asked for. Of one that went, nothing
+        // is known; one that started again counts from nothing on.
         let computed = last.iter().map(|(worker, tokens)| {
-            let before = first.get(worker).copied().unwrap_or(0);
+            let mut seen = self.seen.iter();
+            let before = seen.find_map(|(_, counted)| counted.get(worker));
+            let before = before.copied().unwrap_or(*tokens);
             tokens.checked_sub(before).unwrap_or(*tokens)
         });
         let computed: u64 = computed.sum();
@@ -72,8 +75,9 @@ mod tests {
         let (mut rate, start) = (Rate::default(), Instant::now());
         let at = |s| start + Duration::from_secs(s);
         rate.next(counted(&[("a", 1_000_000), ("b", 7)]), at(0));
-        // "a" started again, "b" went, "c" came.
-        let told = rate.next(counted(&[("a", 300), ("c", 700)]), at(10));
-        assert_eq!(told, Some(100));
+        // "a" started again, "b" went, "c" came with the work of hours.
+        rate.next(counted(&[("a", 100), ("c", 9_000_000)]), at(5));
+        let now = counted(&[("a", 300), ("c", 9_000_700), ("d", 9_000_000)]);
+        assert_eq!(rate.next(now, at(10)), Some(100));
     }
 }

@@ -130,8 +130,8 @@ impl Fetches {
         let (Some(kept), Some(fetcher)) = (kept, &self.fetcher) else {
             return false;
         };
-        let dropped = match fetcher.cache().drop_damaged(&kept).await {
-            Ok(dropped) => dropped,
+        let is_wrong = match fetcher.cache().mend(&kept).await {
+            Ok(is_wrong) => is_wrong,
             Err(error) => {
                 tracing::warn!(
                     name,
@@ -141,10 +141,16 @@ impl Fetches {
                 return false;
             }
         };
-        if !dropped.is_empty() {
-            self.by_version.remove(name);
+        if let Some(fetch) = self.by_version.get_mut(name).filter(|_| is_wrong) {
+            // Not at once: a disk that keeps nothing would be written to without end.
+            fetch.failures += 1;
+            fetch.state = State::Failed {
+                reason: reasons::ARTIFACT_UNAVAILABLE.to_owned(),
+                message: "a file was damaged in the cache".to_owned(),
+                at: Instant::now(),
+            };
         }
-        !dropped.is_empty()
+        is_wrong
     }
 
     fn begin(

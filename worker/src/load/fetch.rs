@@ -133,12 +133,12 @@ fn cache(how: &PlanFetch) -> Result<Cache, FetchError> {
 }
 
 /// After files were refused: throws away those that are not any more what they were when they came. Whoever starts next fetches them anew.
-pub(crate) async fn drop_damaged(how: &PlanFetch, digest: &Digest) {
-    let dropped = match cache(how) {
-        Ok(cache) => cache.drop_damaged(&Fetcher::name_of(digest)).await,
+pub(crate) async fn mend(how: &PlanFetch, digest: &Digest) {
+    let mended = match cache(how) {
+        Ok(cache) => cache.mend(&Fetcher::name_of(digest)).await,
         Err(error) => Err(error),
     };
-    if let Err(error) = dropped {
+    if let Err(error) = mended {
         tracing::warn!(
             message = error.message(),
             "the cache could not be looked through"

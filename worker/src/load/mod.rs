@@ -16,7 +16,7 @@ use weir_model::tokenizer::Tokenizer;
 use weir_model::{AdapterError, CpuThreads, ModelText, OpenFiles, TextError};
 
 pub(crate) use adapter::load_adapter;
-pub(crate) use fetch::{Files, bring, drop_damaged};
+pub(crate) use fetch::{Files, bring, mend};
 pub use plan::{LoadPlan, PlanFetch, PlanPlacement, PlanSignature};
 
 use crate::announce::Announcer;

@@ -41,8 +41,6 @@ fn grant_room(state: &State, attempt: &Attempt) -> Option<Next> {
     let mut record = state.successor();
     if let Some(attempt) = &mut record.attempt {
         attempt.room = Some(room);
-        // What it waited for room says nothing of how long it takes to start.
-        attempt.entered_at_ms = record.at_ms;
     }
     Some(state.next(
         record,

@@ -146,14 +146,16 @@ fn start_failed(state: &State, attempt: &Attempt) -> Option<Harm> {
 /// Stable gave something up for it, and it has nobody who could take over: files that do not come, a device that nobody gives.
 fn never_came(state: &State, attempt: &Attempt) -> Option<Harm> {
     let was_taken = matches!(attempt.room, Some(Room::Reduced | Room::Downtime));
-    let is_away = attempt.phase == Phase::Preparing && state.ready(&attempt.target) == 0;
+    // From when its workers were ordered: until then stable ends its runs, or keeps what it has.
+    let view = state.replicas(&attempt.target)?;
+    let is_away = attempt.phase == Phase::Preparing && view.ready == 0;
     let deadline_ms = attempt.plan.progress_deadline_ms;
-    let is_late = state.waited_ms() >= deadline_ms;
+    let is_late = view.none_ready_ms >= deadline_ms;
     (was_taken && is_away && is_late).then(|| Harm {
         reason: "ProgressDeadlineExceeded".to_owned(),
         proof: None,
         message: format!(
-            "no replica was ready {} s after the serving version gave one up for it (spec.rollout.progressDeadline)",
+            "no replica was ready {} s after the serving version made room for it (spec.rollout.progressDeadline)",
             deadline_ms / 1_000
         ),
         may_hold: false,

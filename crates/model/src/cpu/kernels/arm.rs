@@ -66,7 +66,8 @@ unsafe fn halves(bits: uint16x8_t) -> [float32x4_t; 2] {
             low = out(vreg) low,
             high = lateout(vreg) high,
             bits = in(vreg) bits,
-            options(pure, nomem, nostack, preserves_flags),
+            // A number that is none may raise a flag of the floating-point status.
+            options(pure, nomem, nostack),
         );
     }
     [low, high]
