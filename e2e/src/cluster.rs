@@ -1,8 +1,9 @@
 //! A Kubernetes cluster of a test's own, from programs that the repository pins (`xtask/cluster`) and builds once a version.
 //!
-//! Three layers, each more real and slower than the one before:
+//! Layers, each more real and slower than the one before:
 //! [`ControlPlane`] is etcd and kube-apiserver on loopback, up in seconds, for everything that is about objects and their rules;
 //! [`Node`] adds controllers, scheduler, kubelet, containerd, kube-proxy and `CoreDNS` in namespaces of their own, and runs real pods;
+//! [`ArgoCd`] stands beside a node and follows a git repository;
 //! [`Scale`] has controllers and scheduler too, and nodes and pods by the thousand that are only played.
 //!
 //! Beside them are the programs that charts are rendered and judged with, which need no cluster.
@@ -10,6 +11,7 @@
 //! A test asks for a layer with [`layer`] and says that it was skipped where there is none; `cargo xtask e2e` and `cargo xtask test` build
 //! what is missing first and name the layers that must run in `WEIR_CLUSTER_LAYERS`, so that nothing is skipped in silence.
 
+mod argocd;
 mod audit;
 mod binaries;
 mod certificates;
@@ -25,8 +27,9 @@ mod tools;
 
 use anyhow::Result;
 
+pub use argocd::ArgoCd;
 pub use audit::{Audit, Call};
-pub use binaries::{Binaries, Layer, MODULES};
+pub use binaries::{Binaries, Layer, MODULES, module_files};
 pub use certificates::{Authority, Issued};
 pub use control_plane::ControlPlane;
 pub use existing::{EXISTING, Existing, TEST_LABEL, existing};

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use weir_e2e::cluster::{
-    Binaries, ControlPlane, EXISTING, Existing, Images, Layer, NO_LAYER, Node, Scale, image_name,
-    missing_packages, programs,
+    ArgoCd, Binaries, ControlPlane, EXISTING, Existing, Images, Layer, NO_LAYER, Node, Scale,
+    image_name, missing_packages, programs,
 };
 
 use crate::test::{self, Extent};
@@ -27,6 +27,7 @@ cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed
   places  a registry and an S3 server, that models are fetched from; needs Go
   scale   a thousand versions on nodes that kwok plays; needs Go
   node    real pods, from images made of the three Dockerfiles; needs Go, root and Debian (packages are installed)
+  argocd  Argo CD beside a node, which follows a git repository; needs what the node needs
 ";
 
 /// Runs the command.
@@ -71,16 +72,14 @@ fn named(name: &str) -> Result<Layer> {
 
 /// Installs and builds what a layer needs.
 fn prepare(layer: Layer) -> Result<Binaries> {
-    if layer == Layer::Node {
-        packages()?;
-    }
+    packages(layer)?;
     layer.check()?;
     Binaries::build(layer)
 }
 
-/// Installs what a node needs of Debian.
-fn packages() -> Result<()> {
-    let missing = missing_packages();
+/// Installs what a layer needs of Debian.
+fn packages(layer: Layer) -> Result<()> {
+    let missing = missing_packages(layer);
     if missing.is_empty() {
         return Ok(());
     }
@@ -88,7 +87,7 @@ fn packages() -> Result<()> {
         "apt-get install -y --no-install-recommends {}",
         missing.join(" ")
     );
-    println!("== installing for a node ({install})");
+    println!("== installing for layer \"{}\" ({install})", layer.name());
     let status = std::process::Command::new("sh")
         .args([
             "-c",
@@ -130,6 +129,7 @@ pub(crate) fn ready(extent: Extent) -> Vec<Layer> {
             Layer::Places,
             Layer::Scale,
             Layer::Node,
+            Layer::ArgoCd,
         ],
     };
     layers.iter().copied().filter(can).collect()
@@ -141,9 +141,14 @@ fn up(layer: Layer) -> Result<String> {
         let scale = Scale::start(&binaries, 20)?;
         return hold(&binaries, scale.plane());
     }
-    if layer == Layer::Node {
+    if matches!(layer, Layer::Node | Layer::ArgoCd) {
         let images = weir_images()?;
         let node = Node::start(&binaries, &images)?;
+        let argocd = (layer == Layer::ArgoCd).then(|| ArgoCd::start(&binaries, &node));
+        let argocd = argocd.transpose()?;
+        if argocd.is_some() {
+            println!("# Argo CD's pages, without a password: {}", ArgoCd::PAGES);
+        }
         println!("# Images: {}", PARTS.map(image_name).join(", "));
         let process = node.process().context("the cluster is gone")?;
         println!("# Its addresses are reached from a shell in its network:");

@@ -27,15 +27,18 @@ pub struct Call {
     pub object: String,
     /// The status of the answer.
     pub status: u64,
+    /// Whether it only asked what would come of it.
+    pub is_dry_run: bool,
 }
 
 impl Call {
     /// Whether it asks for a change.
     pub fn is_write(&self) -> bool {
-        matches!(
+        let changes = matches!(
             self.verb.as_str(),
             "create" | "update" | "patch" | "delete" | "deletecollection"
-        )
+        );
+        changes && !self.is_dry_run
     }
 }
 
@@ -117,5 +120,6 @@ fn parse(line: &str) -> Result<Call> {
             .pointer("/responseStatus/code")
             .and_then(Value::as_u64)
             .unwrap_or(0),
+        is_dry_run: text("/requestURI").contains("dryRun="),
     })
 }

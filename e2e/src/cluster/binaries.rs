@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
-pub use self::modules::MODULES;
+pub use self::modules::{MODULES, module_files};
 use super::tools;
 use crate::repository;
 
@@ -39,6 +39,8 @@ pub enum Layer {
     Scale,
     /// The interpreter of Argo CD: what its scripts mean, without a cluster.
     Argo,
+    /// Argo CD itself, beside a node.
+    ArgoCd,
     /// Helm: what charts mean, without a cluster.
     Chart,
     /// The older Helm, and what judges what a chart renders.
@@ -49,7 +51,7 @@ pub enum Layer {
 
 impl Layer {
     /// All layers, the cheapest first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Api,
         Self::Node,
         Self::Scale,
@@ -57,6 +59,7 @@ impl Layer {
         Self::Chart,
         Self::ChartFull,
         Self::Places,
+        Self::ArgoCd,
     ];
 
     /// Its name in the command line and in `WEIR_CLUSTER_LAYERS`.
@@ -66,6 +69,7 @@ impl Layer {
             Self::Node => "node",
             Self::Scale => "scale",
             Self::Argo => "argo",
+            Self::ArgoCd => "argocd",
             Self::Chart => "chart",
             Self::ChartFull => "chart-full",
             Self::Places => "places",
@@ -83,15 +87,28 @@ impl Layer {
     /// What is missing.
     pub fn check(self) -> Result<()> {
         match self {
-            Self::Node => tools::check(),
+            Self::Node | Self::ArgoCd => tools::check(self),
             Self::Api | Self::Argo | Self::Chart | Self::ChartFull | Self::Places | Self::Scale => {
                 Ok(())
             }
         }
     }
 
+    /// The layer that it stands on, whose programs it needs too.
+    const fn below(self) -> Option<Self> {
+        match self {
+            Self::ArgoCd => Some(Self::Node),
+            _ => None,
+        }
+    }
+
     /// The programs it needs.
-    pub const fn programs(self) -> &'static [&'static str] {
+    fn programs(self) -> impl Iterator<Item = &'static str> {
+        let below = self.below().map_or(&[][..], Self::own_programs);
+        below.iter().chain(self.own_programs()).copied()
+    }
+
+    const fn own_programs(self) -> &'static [&'static str] {
         match self {
             Self::Api => &["etcd", "kube-apiserver", "kubectl"],
             Self::Node => &[
@@ -117,6 +134,7 @@ impl Layer {
             ],
             Self::Chart => &["helm"],
             Self::Argo => &["argo-lua"],
+            Self::ArgoCd => &["argocd", "kustomize"],
             Self::ChartFull => &["helm", "helm3", "kubeconform", "kube-score"],
             Self::Places => &["registry", "versitygw"],
         }
@@ -143,7 +161,7 @@ impl Binaries {
                 "\"{program}\" is not built; `cargo xtask e2e --layer {}` does it, and needs Go",
                 layer.name()
             );
-            paths.insert(*program, path);
+            paths.insert(program, path);
         }
         Ok(Self { paths })
     }

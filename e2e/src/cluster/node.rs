@@ -34,6 +34,8 @@ pub struct Node {
     plane: ControlPlane,
     init: Process,
     home: File,
+    /// What starts a program in the cluster's namespaces.
+    prefix: Vec<String>,
     folder: TempDir,
 }
 
@@ -74,12 +76,13 @@ impl Node {
             plane,
             init,
             home,
+            prefix,
             folder,
         };
-        node.start_runtime(binaries, images, &prefix)?;
-        node.start_controllers(binaries, &prefix)?;
-        node.start_kubelet(binaries, &prefix, &cgroup)?;
-        node.start_network(binaries, &prefix)?;
+        node.start_runtime(binaries, images)?;
+        node.start_controllers(binaries)?;
+        node.start_kubelet(binaries, &cgroup)?;
+        node.start_network(binaries)?;
         node.wait_ready()?;
         Ok(node)
     }
@@ -172,24 +175,20 @@ impl Node {
         story
     }
 
-    fn add(
-        &mut self,
-        name: &'static str,
-        prefix: &[String],
-        command: &[String],
-    ) -> Result<&Process> {
-        let process = Process::new(name, self.folder.path(), [prefix, command].concat());
+    /// A program in the cluster's namespaces, where `127.0.0.1` is the node's own; not started yet, and to be dropped before the node.
+    pub(super) fn program(&self, name: &'static str, command: &[String]) -> Process {
+        let command = [&self.prefix, command].concat();
+        Process::new(name, self.folder.path(), command)
+    }
+
+    fn add(&mut self, name: &'static str, command: &[String]) -> Result<&Process> {
+        let process = self.program(name, command);
         process.start()?;
         self.servers.push((name, process));
         self.server(name).context("just added")
     }
 
-    fn start_runtime(
-        &mut self,
-        binaries: &Binaries,
-        images: &Images,
-        prefix: &[String],
-    ) -> Result<()> {
+    fn start_runtime(&mut self, binaries: &Binaries, images: &Images) -> Result<()> {
         let root = self.folder.path().to_owned();
         let cni = root.join("cni");
         std::fs::create_dir_all(&cni)?;
@@ -207,6 +206,7 @@ impl Node {
         );
         let command = ["env", &path, &text(program), "--config", &text(&file)].map(str::to_owned);
         let ctr = binaries.path("ctr")?.to_owned();
+        let prefix = self.prefix.clone();
         let call = |arguments: &[&str]| -> Result<bool> {
             let status = std::process::Command::new("nsenter")
                 .args(&prefix[1..])
@@ -220,7 +220,7 @@ impl Node {
                 .status()?;
             Ok(status.success())
         };
-        let containerd = self.add("containerd", prefix, &command)?;
+        let containerd = self.add("containerd", &command)?;
         containerd.wait_until("its socket", UP_WITHIN, || {
             call(&["version"]).is_ok_and(|done| done)
         })?;
@@ -234,7 +234,7 @@ impl Node {
         Ok(())
     }
 
-    fn start_controllers(&mut self, binaries: &Binaries, prefix: &[String]) -> Result<()> {
+    fn start_controllers(&mut self, binaries: &Binaries) -> Result<()> {
         let pki = self.plane.folder().join("pki");
         for (name, more) in [
             (
@@ -268,17 +268,12 @@ impl Node {
                 text(&self.folder.path().join(name))
             ));
             command.extend(more);
-            self.add(name, prefix, &command)?;
+            self.add(name, &command)?;
         }
         Ok(())
     }
 
-    fn start_kubelet(
-        &mut self,
-        binaries: &Binaries,
-        prefix: &[String],
-        cgroup: &str,
-    ) -> Result<()> {
+    fn start_kubelet(&mut self, binaries: &Binaries, cgroup: &str) -> Result<()> {
         let root = self.folder.path().to_owned();
         let user = format!("system:node:{}", config::NODE);
         let kubeconfig = self.plane.kubeconfig_for(&user, Some("system:nodes"))?;
@@ -302,10 +297,10 @@ impl Node {
             format!("--hostname-override={}", config::NODE),
             format!("--node-ip={ADDRESS}"),
         ];
-        self.add("kubelet", prefix, &command).map(drop)
+        self.add("kubelet", &command).map(drop)
     }
 
-    fn start_network(&mut self, binaries: &Binaries, prefix: &[String]) -> Result<()> {
+    fn start_network(&mut self, binaries: &Binaries) -> Result<()> {
         let root = self.folder.path().to_owned();
         let kubeconfig = self.plane.kubeconfig_for("system:kube-proxy", None)?;
         let file = root.join("proxy.yaml");
@@ -314,7 +309,7 @@ impl Node {
             text(binaries.path("kube-proxy")?),
             format!("--config={}", text(&file)),
         ];
-        self.add("kube-proxy", prefix, &proxy)?;
+        self.add("kube-proxy", &proxy)?;
         let file = root.join("Corefile");
         std::fs::write(&file, config::coredns(&self.plane.kubeconfig()))?;
         let names = [
@@ -322,7 +317,7 @@ impl Node {
             "-conf".to_owned(),
             text(&file),
         ];
-        self.add("coredns", prefix, &names).map(drop)
+        self.add("coredns", &names).map(drop)
     }
 
     fn wait_ready(&self) -> Result<()> {

@@ -1,8 +1,10 @@
-//! What the machine must have for a node: its own programs, and being root.
+//! What the machine must have for a node, and for what stands beside one: its own programs, and being root.
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
+
+use super::Layer;
 
 /// A program or folder, and the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[
@@ -15,11 +17,22 @@ const TOOLS: &[(&str, &str)] = &[
     ("/usr/sbin/ip", "iproute2"),
     ("/usr/bin/strip", "binutils"),
 ];
+/// What Argo CD needs beside them.
+const ARGOCD: &[(&str, &str)] = &[
+    ("/usr/bin/redis-server", "redis-server"),
+    ("/usr/bin/git", "git"),
+];
 
-/// The packages that are missing.
-pub fn missing() -> Vec<&'static str> {
+/// The packages that a layer needs and that are missing.
+pub fn missing(layer: Layer) -> Vec<&'static str> {
+    let more = match layer {
+        Layer::Node => &[],
+        Layer::ArgoCd => ARGOCD,
+        _ => return Vec::new(),
+    };
     TOOLS
         .iter()
+        .chain(more)
         .filter(|(path, _)| {
             let bare = path.strip_prefix("/usr").unwrap_or(path);
             !Path::new(path).exists() && !Path::new(bare).exists()
@@ -28,18 +41,18 @@ pub fn missing() -> Vec<&'static str> {
         .collect()
 }
 
-/// Whether a node can run here.
+/// Whether a layer with a node can run here.
 ///
 /// # Errors
 /// Why not.
-pub(super) fn check() -> Result<()> {
+pub(super) fn check(layer: Layer) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("a node needs root: it makes networks, mounts and cgroups of its own");
     }
-    let missing = missing();
+    let missing = missing(layer);
     if !missing.is_empty() {
         bail!(
-            "a node needs packages: apt-get install -y --no-install-recommends {}",
+            "it needs packages: apt-get install -y --no-install-recommends {}",
             missing.join(" ")
         );
     }

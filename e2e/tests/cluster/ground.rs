@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_e2e::cluster::{self, Images, Layer, Node};
+use weir_e2e::cluster::{self, Binaries, Images, Layer, Node};
 use weir_e2e::{Client, wait_for};
 
-use crate::install::{NAMESPACE, apply_version, install, models};
+use crate::install::{NAMESPACE, apply_version, install, models, quickstart};
 use crate::stage::condition;
 
 /// What is asked in turn: version 3 refuses the second and does not come to an end with the third.
@@ -32,36 +33,61 @@ pub(crate) struct Load {
     pub(crate) failures: Vec<String>,
 }
 
+/// Who asks while something goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crowd {
+    pub(crate) clients: usize,
+    /// How long each waits after an answer.
+    pub(crate) pause: Duration,
+}
+
+/// Four clients without a break.
+const CROWD: Crowd = Crowd {
+    clients: 4,
+    pause: Duration::ZERO,
+};
+
 pub(crate) fn site(test: &str) -> Option<Site> {
     let binaries = cluster::layer(Layer::Node, test).unwrap()?;
-    let programs = cluster::programs().unwrap();
-    let mut images = Images::new().unwrap();
-    for part in ["operator", "gateway", "worker"] {
-        images.weir(part, &programs).unwrap();
-    }
-    let node = Node::start(&binaries, &images).unwrap();
-    let models = models();
-    install(&node, models.path());
-    let service = ["service/weir-gateway", "-n", NAMESPACE];
-    let service = node.kubectl().get(&service).unwrap();
-    let address = service["spec"]["clusterIP"].as_str().unwrap();
-    let client = Client::new(&format!("http://{address}"), "acme-dev-key");
-    Some(Site {
-        node,
-        client,
-        models,
-    })
+    let site = Site::start(&binaries);
+    quickstart(&site.node);
+    Some(site)
 }
 
 impl Site {
+    /// A node with the programs installed; no pool, tenant or model is there.
+    pub(crate) fn start(binaries: &Binaries) -> Self {
+        let programs = cluster::programs().unwrap();
+        let mut images = Images::new().unwrap();
+        for part in ["operator", "gateway", "worker"] {
+            images.weir(part, &programs).unwrap();
+        }
+        let node = Node::start(binaries, &images).unwrap();
+        let models = models();
+        install(&node, models.path());
+        let service = ["service/weir-gateway", "-n", NAMESPACE];
+        let service = node.kubectl().get(&service).unwrap();
+        let address = service["spec"]["clusterIP"].as_str().unwrap();
+        let client = Client::new(&format!("http://{address}"), "acme-dev-key");
+        Self {
+            node,
+            client,
+            models,
+        }
+    }
+
     pub(crate) fn apply(&self, number: u32, rollout: &Value) {
         let models: &Path = self.models.path();
         apply_version(&self.node, models, number, rollout);
     }
 
     pub(crate) fn version(&self, number: u32) -> Value {
-        let object = format!("mv/tiny-chat-v{number}");
-        let get = [object.as_str(), "-n", NAMESPACE];
+        self.object(&format!("mv/tiny-chat-v{number}"))
+    }
+
+    /// An object of the namespace; null where there is none.
+    pub(crate) fn object(&self, name: &str) -> Value {
+        let get = [name, "-n", NAMESPACE];
         self.node.kubectl().get(&get).unwrap_or_default()
     }
 
@@ -91,12 +117,24 @@ impl Site {
         }
     }
 
+    /// The version that answers; `None` where none does.
+    pub(crate) fn answering(&self) -> Option<u64> {
+        let body = json!({"model": "tiny-chat", "input": PROMPTS[0], "maxOutputTokens": 2});
+        let reply = self.client.post("/inference", &body).ok()?;
+        reply.body["modelVersion"].as_u64()
+    }
+
     /// Four clients that ask one after the other while `story` goes on.
     pub(crate) fn under_load(&self, story: impl FnOnce()) -> Load {
+        self.under_load_of(CROWD, story)
+    }
+
+    /// The same with others.
+    pub(crate) fn under_load_of(&self, crowd: Crowd, story: impl FnOnce()) -> Load {
         let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
         let (turn, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
-            for _ in 0..4 {
+            for _ in 0..crowd.clients {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         let turn = turn.fetch_add(1, Ordering::Relaxed);
@@ -104,6 +142,7 @@ impl Site {
                             Ok(_) => drop(answered.fetch_add(1, Ordering::Relaxed)),
                             Err(error) => failures.lock().unwrap().push(error),
                         }
+                        std::thread::sleep(crowd.pause);
                     }
                 });
             }
@@ -128,8 +167,7 @@ impl Site {
     /// The names of a version's worker pods that are ready.
     pub(crate) fn ready_workers(&self, number: u32) -> Vec<String> {
         let version = format!("tiny-chat-v{number}");
-        let pods = self.node.kubectl().get(&["pods", "-n", NAMESPACE]);
-        let pods = pods.unwrap_or_default();
+        let pods = self.object("pods");
         let is_ready = |pod: &&Value| {
             pod["metadata"].get("deletionTimestamp").is_none()
                 && condition(pod, "Ready").is_some_and(|(status, _)| status == "True")

@@ -13,7 +13,7 @@ use weir_e2e::repository;
 /// Where everything is; pods there keep to the restricted profile or are refused.
 pub(crate) const NAMESPACE: &str = "weir";
 
-fn documents(path: &str) -> Vec<Value> {
+pub(crate) fn documents(path: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(repository().join(path)).unwrap();
     serde_yaml::Deserializer::from_str(&text)
         .map(|document| serde::Deserialize::deserialize(document).unwrap())
@@ -25,8 +25,7 @@ fn apply(node: &Node, mut object: Value) {
     node.kubectl().apply("people", &object).unwrap();
 }
 
-/// The kinds, the policy, accounts, operator and gateway; the claim `models` with a folder; pool, trust and tenants of the quickstart,
-/// without its rates.
+/// The kinds, the policy, accounts, operator and gateway; the claim `models` with a folder.
 pub(crate) fn install(node: &Node, models: &Path) {
     node.plane().apply_crds().unwrap();
     let policy = repository().join("deploy/admission.yaml");
@@ -55,6 +54,10 @@ pub(crate) fn install(node: &Node, models: &Path) {
             apply(node, object);
         }
     }
+}
+
+/// Pool, trust and tenants of the quickstart, without its rates.
+pub(crate) fn quickstart(node: &Node) {
     for file in ["pool", "trust", "tenants"] {
         for mut object in documents(&format!("examples/quickstart/{file}.yaml")) {
             if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
@@ -105,6 +108,11 @@ pub(crate) fn models() -> TempDir {
 
 /// Applies a version of [`models`], to be rolled out as `rollout` says.
 pub(crate) fn apply_version(node: &Node, models: &Path, number: u32, rollout: &Value) {
+    apply(node, version(models, number, rollout));
+}
+
+/// The object of a version of [`models`].
+pub(crate) fn version(models: &Path, number: u32, rollout: &Value) -> Value {
     let name = format!("tiny-chat-v{number}");
     let bytes = std::fs::read(models.join(&name).join("weir-manifest.json")).unwrap();
     let signed: Value = serde_json::from_slice(&bytes).unwrap();
@@ -112,7 +120,7 @@ pub(crate) fn apply_version(node: &Node, models: &Path, number: u32, rollout: &V
     files.push(json!({
         "path": "weir-manifest.json", "sha256": hex::encode(Sha256::digest(&bytes)), "size": bytes.len(),
     }));
-    let version = json!({
+    json!({
         "apiVersion": "weir.dev/v1alpha1", "kind": "ModelVersion", "metadata": {"name": name}, "spec": {
             "model": "tiny-chat", "version": number, "stage": "Production", "pool": "small",
             "manifest": {
@@ -123,6 +131,5 @@ pub(crate) fn apply_version(node: &Node, models: &Path, number: u32, rollout: &V
             "signature": {"file": "model.sig"},
             "rollout": rollout,
         },
-    });
-    apply(node, version);
+    })
 }

@@ -16,6 +16,7 @@ mod documents;
 mod elsewhere;
 mod fetch;
 mod fetched;
+mod gitops;
 mod ground;
 mod identities;
 mod install;

@@ -1,11 +1,7 @@
 //! Objects of other projects' kinds that the chart makes: whether those kinds' own definitions know every field of them.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use serde_json::Value;
-use weir_e2e::cluster::{ControlPlane, Kubectl};
-use weir_e2e::repository;
+use weir_e2e::cluster::{ControlPlane, Kubectl, module_files};
 
 use crate::chart::{TOGGLES, arguments, helm};
 use crate::plane::{namespace, own};
@@ -31,22 +27,9 @@ const DEFINITIONS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Where a pinned module's files are; fetched once into Go's own cache.
-fn module(name: &str) -> PathBuf {
-    let output = Command::new("go")
-        .args(["mod", "download", "-json", name])
-        .current_dir(repository().join("xtask/cluster/definitions"))
-        .output()
-        .unwrap();
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let folder = said["Dir"].as_str();
-    assert!(folder.is_some(), "go mod download {name}: {said}");
-    folder.unwrap_or_default().into()
-}
-
 fn define(kubectl: &Kubectl) {
     for (name, start, kinds) in DEFINITIONS {
-        let folder = module(name);
+        let folder = module_files("definitions", name).unwrap();
         for kind in *kinds {
             let file = folder.join(format!("{start}{kind}.yaml"));
             let file = file.display().to_string();

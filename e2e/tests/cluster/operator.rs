@@ -157,7 +157,11 @@ fn metrics_tell_of_it(text: &str) {
     let scraped = scraped(text);
     let mut shown: Vec<&str> = scraped.keys().map(String::as_str).collect();
     // What never happened has no series, and who issues no certificates tells of none.
-    let others = ["process_", "controller_reconcile_errors_total", "weir_operator_certificate_"];
+    let others = [
+        "process_",
+        "controller_reconcile_errors_total",
+        "weir_operator_certificate_",
+    ];
     let is_compared = |name: &&str| !others.iter().any(|other| name.starts_with(other));
     shown.retain(is_compared);
     of_operator.retain(is_compared);

@@ -8,7 +8,7 @@ use crate::stage::condition;
 use crate::tampered;
 
 /// A plan that a version which keeps its promises is through with in a few seconds.
-fn quick() -> Value {
+pub(crate) fn quick() -> Value {
     json!({
         "steps": [{"weightPercent": 20, "bake": "1s"}, {"weightPercent": 50, "bake": "1s"}],
         "guardrails": {"errorRatePercent": 5, "minRequests": 10}, "promote": "NoBreach", "finalBake": "1s",

@@ -1,6 +1,13 @@
 //! The Go modules and the programs that they pin.
 
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
 use super::Module;
+use crate::repository;
 
 /// What reports as its version what `go.mod` pins; a test holds the two together.
 pub(super) const KUBERNETES_FLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
@@ -83,6 +90,18 @@ pub const MODULES: &[Module] = &[
         programs: &[("argo-lua", "weir.dev/cluster/argo-lua")],
     },
     Module {
+        folder: "kustomize",
+        ldflags: "-s -w",
+        tags: "",
+        programs: &[("kustomize", "sigs.k8s.io/kustomize/kustomize/v5")],
+    },
+    Module {
+        folder: "argocd",
+        ldflags: "-s -w",
+        tags: "",
+        programs: &[("argocd", "github.com/argoproj/argo-cd/v3/cmd")],
+    },
+    Module {
         folder: "places",
         ldflags: "-s -w",
         tags: "",
@@ -101,3 +120,19 @@ pub const MODULES: &[Module] = &[
         programs: &[("kube-score", "github.com/zegl/kube-score/cmd/kube-score")],
     },
 ];
+
+/// Where the files are of a module that `xtask/cluster/FOLDER` pins; fetched once into Go's own cache.
+///
+/// # Errors
+/// There is no Go, or the module cannot be fetched.
+pub fn module_files(folder: &str, module: &str) -> Result<PathBuf> {
+    let output = Command::new("go")
+        .args(["mod", "download", "-json", module])
+        .current_dir(repository().join("xtask/cluster").join(folder))
+        .output()
+        .context("Go 1.26 or newer is needed")?;
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let found = said["Dir"].as_str();
+    let found = found.with_context(|| format!("go mod download {module} in {folder}: {said}"))?;
+    Ok(found.into())
+}
