@@ -2,18 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
-use sha2::{Digest as _, Sha256};
+use sha2::Digest as _;
 use weir_manifest::Digest;
 
 use crate::FetchError;
 use crate::blob::blocking;
 use crate::cache::{Cache, remove};
-
-/// Read at once.
-const CHUNK: usize = 1 << 20;
+use crate::partial::hash;
 
 impl Cache {
     /// Looks through a version's files, and throws away those whose content is not what their name says or cannot be read, and the folder
@@ -34,7 +32,7 @@ impl Cache {
             };
             let path = self.blob(&file.sha256);
             let reading = path.clone();
-            let found = blocking(move || Ok(hash(&reading))).await?;
+            let found = blocking(move || Ok(digest(&reading))).await?;
             if !matches!(found, Ok(found) if found == file.sha256) {
                 tracing::warn!(
                     file = file.path.as_str(),
@@ -54,13 +52,7 @@ impl Cache {
     }
 }
 
-fn hash(path: &Path) -> io::Result<Digest> {
-    let (mut file, mut hasher, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; CHUNK]);
-    loop {
-        let count = file.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(Digest::from_bytes(hasher.finalize().into()));
-        }
-        hasher.update(buffer.get(..count).unwrap_or_default());
-    }
+fn digest(path: &Path) -> io::Result<Digest> {
+    let (hasher, _) = hash(&mut File::open(path)?)?;
+    Ok(Digest::from_bytes(hasher.finalize().into()))
 }

@@ -2,7 +2,7 @@
 //! only when the whole of it has the digest.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -84,17 +84,7 @@ impl Partial {
             .map_or(0, |record| record.kept(want.size, there, &boot));
         let synced = record.map_or(0, |record| record.synced).min(len);
         file.set_len(len).map_err(failed)?;
-        let mut hasher = Sha256::new();
-        let mut buffer = vec![0; CHUNK];
-        let mut read = 0;
-        while read < len {
-            let count = file.read(&mut buffer).map_err(failed)?;
-            if count == 0 {
-                break;
-            }
-            hasher.update(buffer.get(..count).unwrap_or_default());
-            read += count as u64;
-        }
+        let (hasher, read) = hash(&mut file).map_err(failed)?;
         file.seek(SeekFrom::Start(read)).map_err(failed)?;
         let partial = Self {
             file,
@@ -173,6 +163,19 @@ impl Partial {
         sync_parent(&blob)?;
         remove(&record_of(&path))?;
         Ok(Finished::Whole)
+    }
+}
+
+/// Hashes a file from where it is read to its end; how long that was.
+pub(crate) fn hash(file: &mut File) -> io::Result<(Sha256, u64)> {
+    let (mut hasher, mut buffer, mut read) = (Sha256::new(), vec![0; CHUNK], 0);
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            return Ok((hasher, read));
+        }
+        hasher.update(buffer.get(..count).unwrap_or_default());
+        read += count as u64;
     }
 }
 

@@ -118,12 +118,11 @@ impl Held {
         now_s: u64,
     ) -> Result<Option<BTreeMap<&'static str, String>>, String> {
         let current = self.current.as_ref().ok_or("there is no authority")?;
+        if self.is_complete(role, entries, now_s) {
+            return Ok(None);
+        }
         let bundle = self.bundle();
-        let held = pair(entries, "tls")
-            .filter(|pair| !self.is_due(pair, role, now_s) && is_whole(pair, &bundle));
-        let is_trusting = text(entries, "ca.crt").as_ref() == Some(&bundle);
-        let pair = match held {
-            Some(_) if is_trusting => return Ok(None),
+        let pair = match self.usable(role, entries, now_s) {
             Some(pair) => pair,
             None => issue::certificate(current, role, lives.certificate, now_s)?,
         };
@@ -132,6 +131,19 @@ impl Held {
             ("tls.key", pair.key),
             ("ca.crt", bundle),
         ])))
+    }
+
+    /// Whether a workload's Secret holds what it should.
+    pub(super) fn is_complete(&self, role: Role, entries: &Entries, now_s: u64) -> bool {
+        let is_trusting = text(entries, "ca.crt") == Some(self.bundle());
+        is_trusting && self.usable(role, entries, now_s).is_some()
+    }
+
+    /// The certificate and key that a workload can go on with.
+    fn usable(&self, role: Role, entries: &Entries, now_s: u64) -> Option<Pair> {
+        let is_usable =
+            |pair: &Pair| !self.is_due(pair, role, now_s) && is_whole(pair, &self.bundle());
+        pair(entries, "tls").filter(is_usable)
     }
 
     /// Whether a certificate is old, of another authority than the one that issues, or of another role.

@@ -144,8 +144,7 @@ impl Authority {
         // What was not written yet, or cannot be, has reached nobody.
         let lacks = |held: &Held, role, read: &Result<Secret, AuthorityError>| {
             let entries = read.as_ref().ok()?.data.clone().unwrap_or_default();
-            let renewed = held.renewed(role, &entries, self.lives, now_s);
-            Some(!matches!(renewed, Ok(None)))
+            Some(!held.is_complete(role, &entries, now_s))
         };
         let lacking: Vec<Option<bool>> = workloads
             .iter()

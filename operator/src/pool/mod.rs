@@ -14,13 +14,14 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Resource as _, ResourceExt as _};
 use parking_lot::Mutex;
 use weir_api::{GpuPool, LABEL_COMPONENT, LABEL_POOL, ValidGpuPool};
+use weir_rollout::report::GatewayReport;
 
 use self::measure::{computed, measure};
 use self::scale::{Load, Scaler};
 use self::status::{Facts, Pods};
 use crate::apply::{Applier, ApplyError};
 use crate::board::{Board, Served};
-use crate::gateways::Gateways;
+use crate::gateways::{Gateways, Heard};
 use crate::leader::{Leadership, Role};
 use crate::model::template;
 use crate::names;
@@ -31,6 +32,11 @@ use crate::world::{Key, World};
 
 /// How often load is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What gateways said last.
+fn reports<'a>(heard: impl Iterator<Item = &'a Heard>) -> impl Iterator<Item = &'a GatewayReport> {
+    heard.filter_map(|gateway| Some(&*gateway.report.as_ref()?.0))
+}
 
 /// The controller.
 pub struct Pools {
@@ -72,12 +78,7 @@ impl Pools {
             self.scale(valid, &served);
         }
         let heard = self.gateways.all();
-        let reports = || {
-            heard
-                .iter()
-                .filter_map(|gateway| Some(&*gateway.report.as_ref()?.0))
-        };
-        let measured = measure(reports(), name, &[]);
+        let measured = measure(reports(heard.iter()), name, &[]);
         self.board.occupied(name, measured.occupancy().unwrap_or(0));
         let theirs = (*valid)
             .as_ref()
@@ -117,21 +118,15 @@ impl Pools {
 
     fn scale(&self, pool: &ValidGpuPool, served: &BTreeMap<String, Served>) {
         let heard = self.gateways.all();
-        let reports = || {
-            let reports = heard.iter();
-            reports.filter_map(|gateway| Some(&*gateway.report.as_ref()?.0))
-        };
         for (model, served) in served {
             let Some(stable) = &served.stable else {
                 continue;
             };
-            let measured = measure(reports(), &pool.name, &[&stable.digest]);
+            let measured = measure(reports(heard.iter()), &pool.name, &[&stable.digest]);
             let current = self.ordered(model, stable);
             // What was said a while ago would be read as workers that compute nothing.
             let answering = heard.iter().filter(|gateway| gateway.is_reachable);
-            let mut answering = answering
-                .filter_map(|gateway| Some(&*gateway.report.as_ref()?.0))
-                .peekable();
+            let mut answering = reports(answering).peekable();
             let is_known = answering.peek().is_some();
             let counted = computed(answering, &pool.name, &stable.digest);
             let now = Instant::now();
