@@ -2,9 +2,15 @@
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+
+use crate::wait_for;
+
+/// How long the operator may keep back numbers that merely moved, and a little more.
+const TOLD_LATE: Duration = Duration::from_secs(12);
 
 /// The audit log of an API server.
 #[derive(Clone, Debug)]
@@ -81,6 +87,18 @@ impl Audit {
             .filter(|call| call.is_write() && call.user == user)
             .filter(|call| call.resource != "leases" && call.resource != "events")
             .collect())
+    }
+
+    /// Waits until a user has told everything: it wrote nothing for longer than numbers that moved before may be kept back.
+    ///
+    /// # Errors
+    /// It wrote on and on, or as for [`Audit::since`].
+    pub fn wait_until_told(&self, user: &str) -> Result<()> {
+        wait_for("an end of the writes", 120, || {
+            let mark = self.mark();
+            std::thread::sleep(TOLD_LATE);
+            self.writes_since(mark, user).ok()?.is_empty().then_some(())
+        })
     }
 }
 

@@ -277,7 +277,7 @@ fn two_operators_take_turns_and_a_quiet_cluster_is_not_written_to() {
         .and_then(|text| text.parse().ok())
         .unwrap_or(20);
     stage.rest(true);
-    std::thread::sleep(Duration::from_secs(2));
+    stage.plane.audit().wait_until_told(OPERATOR).unwrap();
     let mark = stage.plane.audit().mark();
     std::thread::sleep(Duration::from_secs(seconds));
     let writes = stage.plane.audit().writes_since(mark, OPERATOR).unwrap();

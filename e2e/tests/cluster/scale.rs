@@ -183,14 +183,7 @@ fn a_thousand_versions_come_to_rest_and_stay_there() {
 fn quiet(scale: &Scale, process: u32) {
     let seconds = std::env::var("WEIR_QUIET_S").ok();
     let seconds: u64 = seconds.and_then(|text| text.parse().ok()).unwrap_or(20);
-    // What was seen last may still be told.
-    wait_for("ten seconds without a write", 120, || {
-        let mark = scale.plane().audit().mark();
-        std::thread::sleep(Duration::from_secs(10));
-        let writes = scale.plane().audit().writes_since(mark, OPERATOR).ok()?;
-        writes.is_empty().then_some(())
-    })
-    .unwrap();
+    scale.plane().audit().wait_until_told(OPERATOR).unwrap();
     let (mark, before, start) = (
         scale.plane().audit().mark(),
         hundredths(process),
