@@ -11,6 +11,7 @@
 //! A test asks for a layer with [`layer`] and says that it was skipped where there is none; `cargo xtask e2e` and `cargo xtask test` build
 //! what is missing first and name the layers that must run in `WEIR_CLUSTER_LAYERS`, so that nothing is skipped in silence.
 
+mod architecture;
 mod argocd;
 mod audit;
 mod binaries;
@@ -27,6 +28,7 @@ mod tools;
 
 use anyhow::Result;
 
+pub use architecture::Architecture;
 pub use argocd::ArgoCd;
 pub use audit::{Audit, Call};
 pub use binaries::{Binaries, Layer, MODULES, module_files};
@@ -34,7 +36,7 @@ pub use certificates::{Authority, Issued};
 pub use control_plane::ControlPlane;
 pub use existing::{EXISTING, Existing, TEST_LABEL, existing};
 pub use helm::{Helm, objects};
-pub use images::{Images, image_name, programs};
+pub use images::{Images, Measured, image_name, programs};
 pub use kubectl::{Kubectl, Said};
 pub use node::Node;
 pub use process::Process;

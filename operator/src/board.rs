@@ -26,6 +26,8 @@ pub struct Served {
     pub pool: String,
     /// The version that serves.
     pub stable: Option<VersionId>,
+    /// The version that takes a share of its runs on trial.
+    pub trial: Option<VersionId>,
     /// As the pool's status shows it.
     pub shown: PoolModel,
 }
@@ -76,6 +78,10 @@ impl Board {
         let served = Served {
             pool: pool.to_owned(),
             stable: head.stable.clone(),
+            trial: attempt
+                .map(|attempt| &attempt.target)
+                .filter(|target| head.weight(&target.digest) > 0)
+                .cloned(),
             shown,
         };
         answers.served.insert(model.to_owned(), served);

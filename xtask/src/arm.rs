@@ -3,11 +3,10 @@
 use std::process::Command;
 
 use anyhow::Result;
+use weir_e2e::cluster::Architecture;
 
 use crate::test::{cargo, package, rustup};
 
-/// What is compiled for.
-const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Compiler, C library and emulator.
 const PACKAGES: &str = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
@@ -34,7 +33,7 @@ pub(crate) fn test() -> Result<()> {
     if !is_installed() {
         return Ok(());
     }
-    rustup(&["target", "add", TARGET])?;
+    rustup(&["target", "add", Architecture::Arm64.target()])?;
     for processor in PROCESSORS {
         let settings = [
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER),
@@ -47,7 +46,7 @@ pub(crate) fn test() -> Result<()> {
             "weir-model",
             "--lib",
             "--target",
-            TARGET,
+            Architecture::Arm64.target(),
         ];
         cargo(
             &[&tests[..], &["--quiet", "--", "kernels"]].concat(),

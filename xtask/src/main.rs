@@ -14,6 +14,7 @@ mod chart;
 mod crds;
 mod deps;
 mod e2e;
+mod images;
 mod repo;
 mod sbom;
 mod test;
@@ -28,6 +29,7 @@ cargo xtask COMMAND
   crds    write crds/*.yaml from crates/api, and the chart's copies (--check: only compare)
   deps    check the edges between the workspace's crates
   e2e     run the tests on a Kubernetes cluster, or hold one up for people (e2e --help for options)
+  images  make the images of operator, gateway and worker, and measure them (images --help for options)
   sbom    write what an image's program is made of (sbom --help for options)
   tidy    check file lengths, TODOs and generated files
   test    run everything a change must pass, and install what that needs (--full: all fault counts)
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         ["crds", "--check"] => crds::check(),
         ["deps"] => deps::check(),
         ["e2e", options @ ..] => e2e::run(options),
+        ["images", options @ ..] => images::run(options),
         ["sbom", options @ ..] => sbom::run(options),
         ["tidy"] => tidy::check(),
         ["test"] => test::run(test::Extent::Usual),

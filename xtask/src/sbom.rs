@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use weir_e2e::cluster::Architecture;
 
 use crate::repo;
 
@@ -54,16 +55,12 @@ fn program(part: &str) -> Result<String> {
     }
 }
 
-fn target(architecture: &str) -> Result<&'static str> {
-    match architecture {
-        "amd64" => Ok("x86_64-unknown-linux-gnu"),
-        "arm64" => Ok("aarch64-unknown-linux-gnu"),
-        _ => bail!("there are no images for {architecture:?}, only for amd64 and arm64"),
-    }
-}
-
 fn document(program: &str, architecture: &str) -> Result<Value> {
-    let metadata = repo::metadata(&["--locked", "--filter-platform", target(architecture)?])?;
+    let metadata = repo::metadata(&[
+        "--locked",
+        "--filter-platform",
+        Architecture::named(architecture)?.target(),
+    ])?;
     let checksums = checksums(&repo::read(Path::new("Cargo.lock"))?);
     of(program, &metadata, &checksums)
 }

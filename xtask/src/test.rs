@@ -128,6 +128,7 @@ pub(crate) fn run(extent: Extent) -> Result<String> {
     })?;
     if extent == Extent::Full {
         step("kernels of ARM", &crate::arm::test)?;
+        step("images", &crate::images::all)?;
     }
     step("release build", &|| {
         cargo(&["build", "--release", "--quiet", "--bin", "weir"], &[])
@@ -367,7 +368,7 @@ fn node() -> Result<Option<PathBuf>> {
 }
 
 /// Where cargo puts what it builds.
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root().join("target"), |dir| Path::new(&dir).to_owned())
 }

@@ -1,45 +1,36 @@
 //! Images for the node, made from the repository's Dockerfiles on a Debian base made here: no registry is asked.
 
+mod measured;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use super::architecture::Architecture;
 use super::binaries::cache_root;
 use crate::repository;
+
+pub use self::measured::Measured;
 
 /// Packages of the base: the C library, what Rust's unwinder links, certificates, names and times.
 const BASE: &str =
     "libc6,libgcc-s1,libstdc++6,ca-certificates,base-files,base-passwd,netbase,tzdata";
-/// Where C programs are compiled for, as images name it.
-const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
-    "arm64"
-} else {
-    "amd64"
-};
-
 /// Image archives in a temporary folder.
 pub struct Images {
+    architecture: Architecture,
     folder: TempDir,
     archives: Vec<PathBuf>,
 }
 
 impl Images {
-    /// Makes the base and the pause image.
+    /// Makes the base and the pause image, for this machine.
     ///
     /// # Errors
     /// A tool fails: the text holds what it said.
     pub fn new() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("weir-images-").tempdir()?;
-        let mut images = Self {
-            folder,
-            archives: Vec::new(),
-        };
-        let context = images.folder.path().join("base");
-        std::fs::create_dir_all(&context)?;
-        std::fs::copy(base()?, context.join("base.tar"))?;
-        images.build("base", &context, "FROM scratch\nADD base.tar /\n", &[])?;
+        let mut images = Self::of(Architecture::HERE)?;
         let context = images.folder.path().join("pause");
         std::fs::create_dir_all(&context)?;
         run(Command::new("cc")
@@ -52,6 +43,24 @@ impl Images {
         Ok(images)
     }
 
+    /// Makes the base for a family of processors.
+    ///
+    /// # Errors
+    /// As for [`Images::new`].
+    pub fn of(architecture: Architecture) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("weir-images-").tempdir()?;
+        let images = Self {
+            architecture,
+            folder,
+            archives: Vec::new(),
+        };
+        let context = images.folder.path().join("base");
+        std::fs::create_dir_all(&context)?;
+        std::fs::copy(base(architecture)?, context.join("base.tar"))?;
+        images.build("base", &context, "FROM scratch\nADD base.tar /\n", &[])?;
+        Ok(images)
+    }
+
     /// Makes the image of `Dockerfile.PART` from the program `weir-PART` in a folder, stripped of its symbols. Its name is
     /// [`image_name`].
     ///
@@ -60,9 +69,9 @@ impl Images {
     pub fn weir(&mut self, part: &str, programs: &Path) -> Result<()> {
         let program = format!("weir-{part}");
         let context = self.folder.path().join(part);
-        let place = context.join("prebuilt").join(ARCHITECTURE);
+        let place = context.join("prebuilt").join(self.architecture.name());
         std::fs::create_dir_all(&place)?;
-        run(Command::new("strip")
+        run(Command::new(self.architecture.tool("strip"))
             .arg("-o")
             .arg(place.join(&program))
             .arg(programs.join(&program)))?;
@@ -70,7 +79,7 @@ impl Images {
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("reading {}", file.display()))?;
         let base = format!("BASE={}", image_name("base"));
-        let architecture = format!("TARGETARCH={ARCHITECTURE}");
+        let architecture = format!("TARGETARCH={}", self.architecture.name());
         let arguments = [
             "BINARY=prebuilt",
             "CUDA=without",
@@ -117,6 +126,8 @@ impl Images {
             "--pull-never",
             "--timestamp",
             "0",
+            "--platform",
+            &format!("linux/{}", self.architecture.name()),
         ]);
         for argument in arguments {
             command.args(["--build-arg", argument]);
@@ -171,21 +182,24 @@ pub fn image_name(part: &str) -> String {
 }
 
 /// A Debian of the same release as this machine's, so that programs built here find the C library they know; made once.
-fn base() -> Result<PathBuf> {
+fn base(architecture: Architecture) -> Result<PathBuf> {
     let release = std::fs::read_to_string("/etc/os-release")?;
     let suite = release
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
         .context("/etc/os-release names no Debian release to make a base image from")?;
-    let path = cache_root()?.join(format!("base-{suite}.tar"));
+    let path = cache_root()?.join(format!("base-{suite}-{}.tar", architecture.name()));
     if path.is_file() {
         return Ok(path);
     }
     std::fs::create_dir_all(cache_root()?)?;
     // A format that mmdebstrap tells from the name.
     let part = path.with_extension("part.tar");
+    // Packages are unpacked and not configured: nothing of another family of processors is run.
     run(Command::new("mmdebstrap")
-        .args(["--variant=extract", &format!("--include={BASE}"), suite])
+        .args(["--variant=extract", "--skip=check/qemu"])
+        .arg(format!("--architectures={}", architecture.name()))
+        .args([&format!("--include={BASE}"), suite])
         .arg(&part))?;
     std::fs::rename(&part, &path)?;
     Ok(path)

@@ -10,6 +10,9 @@ use weir_rollout::routing::TableOrder;
 /// A gateway that has been silent for so long does not answer, for now.
 const SILENT: Duration = Duration::from_secs(2);
 
+/// A gateway that has failed to answer for so long is worth a word to people: one that starts takes less.
+const WORTH_A_WORD: Duration = Duration::from_secs(10);
+
 /// A gateway as last heard.
 #[derive(Clone, Debug)]
 pub struct Heard {
@@ -38,6 +41,39 @@ pub(super) struct Line {
     pub(super) is_due: bool,
     /// Tables that are being handed over, by model.
     offers: BTreeMap<String, Offer>,
+    silence: Silence,
+}
+
+/// How long a gateway has failed to answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Silence {
+    /// It answered when it was asked last.
+    #[default]
+    None,
+    /// Since then.
+    Since(Instant),
+    /// For so long that people were told.
+    Told,
+}
+
+impl Silence {
+    /// Another failure; whether people are to be told now.
+    fn goes_on(&mut self, now: Instant) -> bool {
+        match *self {
+            Self::None => *self = Self::Since(now),
+            Self::Since(since) if now.saturating_duration_since(since) >= WORTH_A_WORD => {
+                *self = Self::Told;
+                return true;
+            }
+            Self::Since(_) | Self::Told => {}
+        }
+        false
+    }
+
+    /// An answer; whether people were told that there was none.
+    fn ends(&mut self) -> bool {
+        std::mem::take(self) == Self::Told
+    }
 }
 
 /// A table on its way.
@@ -62,6 +98,7 @@ impl Line {
             pending: None,
             is_due: false,
             offers: BTreeMap::new(),
+            silence: Silence::None,
         }
     }
 
@@ -119,6 +156,9 @@ impl Line {
         heard.is_reachable = answer.is_ok();
         match answer {
             Ok(report) => {
+                if self.silence.ends() {
+                    tracing::info!(gateway = heard.name, "the gateway answers again");
+                }
                 let before = heard.report.as_ref().map(|(report, _)| Arc::clone(report));
                 let changed = differing(before.as_deref(), &report);
                 heard.answers += 1;
@@ -136,7 +176,16 @@ impl Line {
                 changed
             }
             Err(error) => {
-                tracing::debug!(gateway = heard.name, error, "a gateway does not answer");
+                if self.silence.goes_on(now) {
+                    tracing::warn!(
+                        gateway = heard.name,
+                        address = heard.address,
+                        error,
+                        "a gateway does not answer: its measurements are missing, and no decision reaches it; see its pod and its log, and whether a NetworkPolicy lets the operator in"
+                    );
+                } else {
+                    tracing::debug!(gateway = heard.name, error, "a gateway does not answer");
+                }
                 Vec::new()
             }
         }
@@ -192,6 +241,18 @@ mod tests {
         let heard = line.as_heard(at(5_001));
         assert!(!heard.is_reachable && heard.report.is_some());
         assert_eq!(heard.answers, 2);
+    }
+
+    #[test]
+    fn people_are_told_once_of_a_long_silence_and_of_its_end() {
+        let (mut silence, start) = (Silence::None, Instant::now());
+        let mut fails = |ms| silence.goes_on(start + Duration::from_millis(ms));
+        let told = [0, 5_000, 9_999, 10_000, 20_000].map(&mut fails);
+        assert_eq!(told, [false, false, false, true, false]);
+        assert!(silence.ends());
+        assert!(!silence.ends(), "once");
+        assert!(!silence.goes_on(start + Duration::from_secs(30)));
+        assert!(!silence.ends(), "a short one is nobody's business");
     }
 
     #[test]

@@ -72,16 +72,17 @@ pub fn measure<'a>(
     measured
 }
 
-/// Tokens that the workers of a version in a pool have computed so far: prompts without what was cached, and outputs.
+/// Tokens that the workers of these versions in a pool have computed so far: prompts without what was cached, and outputs.
 #[must_use]
 pub fn computed<'a>(
     reports: impl Iterator<Item = &'a GatewayReport>,
     pool: &str,
-    digest: &str,
+    digests: &[&str],
 ) -> Counted {
     let workers = reports.flat_map(|report| &report.workers);
     let of_version = workers.filter(|(_, worker)| {
-        worker.pool == pool && worker.digests.iter().any(|held| held == digest)
+        let mut held = worker.digests.iter();
+        worker.pool == pool && held.any(|held| digests.contains(&held.as_str()))
     });
     let mut counted = Counted::new();
     for (name, worker) in of_version {
@@ -134,9 +135,9 @@ mod tests {
         assert_eq!(measure(both.iter(), "p", &["sha256:b"]).kv, [0, 0]);
         assert!(!measure([].iter(), "p", &[]).is_known);
         assert_eq!(
-            computed(both.iter(), "p", "sha256:a"),
+            computed(both.iter(), "p", &["sha256:b", "sha256:a"]),
             Counted::from([("w".to_owned(), 6)])
         );
-        assert!(computed(both.iter(), "q", "sha256:a").is_empty());
+        assert!(computed(both.iter(), "q", &["sha256:a"]).is_empty());
     }
 }

@@ -14,6 +14,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Resource as _, ResourceExt as _};
 use parking_lot::Mutex;
 use weir_api::{GpuPool, LABEL_COMPONENT, LABEL_POOL, ValidGpuPool};
+use weir_rollout::VersionId;
 use weir_rollout::report::GatewayReport;
 
 use self::measure::{computed, measure};
@@ -122,18 +123,23 @@ impl Pools {
             let Some(stable) = &served.stable else {
                 continue;
             };
-            let measured = measure(reports(heard.iter()), &pool.name, &[&stable.digest]);
+            // What runs on trial is load all the same: the version that is left in the end takes all of it.
+            let serving: Vec<&VersionId> = [stable].into_iter().chain(&served.trial).collect();
+            let digests: Vec<&str> = serving.iter().map(|id| id.digest.as_str()).collect();
+            let measured = measure(reports(heard.iter()), &pool.name, &digests);
+            let ordered = serving.iter().map(|id| self.ordered(model, id));
             let current = self.ordered(model, stable);
             // What was said a while ago would be read as workers that compute nothing.
             let answering = heard.iter().filter(|gateway| gateway.is_reachable);
             let mut answering = reports(answering).peekable();
             let is_known = answering.peek().is_some();
-            let counted = computed(answering, &pool.name, &stable.digest);
+            let counted = computed(answering, &pool.name, &digests);
             let now = Instant::now();
             let mut scalers = self.scalers.lock();
             let scaler = scalers.entry(model.clone()).or_default();
             let load = Load {
                 current,
+                workers: ordered.sum(),
                 occupancy_percent: measured.occupancy(),
                 // Of several models in a pool only those that wait need more.
                 queue_ms: if measured.waiting > 0 {
@@ -154,7 +160,7 @@ impl Pools {
     }
 
     /// Workers of a version, as ordered last.
-    fn ordered(&self, model: &str, id: &weir_rollout::VersionId) -> u32 {
+    fn ordered(&self, model: &str, id: &VersionId) -> u32 {
         let name = names::child(model, id);
         let is_its = |deployment: &Deployment| deployment.metadata.name.as_deref() == Some(&name);
         let deployment = self.world.children.deployments.find(is_its);

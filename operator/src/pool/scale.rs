@@ -13,6 +13,8 @@ use super::rate::Rate;
 pub struct Load {
     /// Workers of the version that serves, as ordered last.
     pub current: u32,
+    /// These, and those of a version on trial: who carries the load that is told here.
+    pub workers: u32,
     /// KV positions in use, in percent; none where nobody says so, which is no reason to remove workers.
     pub occupancy_percent: Option<u32>,
     /// How long runs wait for a worker.
@@ -79,10 +81,10 @@ impl Scaler {
 
 /// What the load of this moment asks for, without bounds.
 fn want(targets: &AutoscaleTargets, load: Load) -> u32 {
-    if load.current == 0 {
+    if load.workers == 0 {
         return u32::from(load.runs > 0);
     }
-    let current = u64::from(load.current);
+    let current = u64::from(load.workers);
     let by_memory = match load.occupancy_percent {
         Some(percent) => {
             (current * u64::from(percent)).div_ceil(u64::from(targets.kv_occupancy_percent.max(1)))
@@ -131,6 +133,7 @@ mod tests {
     fn load(current: u32, percent: u32, queue_ms: u64, runs: u64) -> Load {
         Load {
             current,
+            workers: current,
             occupancy_percent: Some(percent),
             queue_ms,
             tokens_per_second: Some(0),
@@ -222,6 +225,7 @@ mod tests {
         assert_eq!(scaler.next(&pool, load(0, 0, 0, 1), at(61)), 1);
         let silent = Load {
             current: 1,
+            workers: 1,
             ..Load::default()
         };
         let mut scaler = Scaler::default();
@@ -231,6 +235,21 @@ mod tests {
                 1,
                 "no word is no zero"
             );
+        }
+    }
+
+    #[test]
+    fn a_trial_that_takes_half_of_the_load_takes_no_worker_from_the_version_that_serves() {
+        let (pool, start, mut scaler) = (pool(1, 8), Instant::now(), Scaler::default());
+        let at = |s| start + Duration::from_secs(s);
+        // Four workers at 80 percent; then two more, on trial, take their share: all six are less full, and the load is the same.
+        for second in 0..200 {
+            let is_on_trial = second >= 20;
+            let seen = Load {
+                workers: if is_on_trial { 6 } else { 4 },
+                ..load(4, if is_on_trial { 53 } else { 80 }, 0, 9)
+            };
+            assert_eq!(scaler.next(&pool, seen, at(second)), 4, "{second}");
         }
     }
 
