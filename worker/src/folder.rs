@@ -1,12 +1,12 @@
 //! A folder of load plans that is looked at all the time: what they name comes and goes with them.
 //!
 //! A plan that is new or has changed is loaded beside what serves; what one that is gone has named takes no new runs. What is refused is said,
-//! and disturbs nothing.
+//! disturbs nothing, and is tried again when its file is written again.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -56,9 +56,16 @@ pub(crate) struct FolderWatch<H> {
     plans: BTreeMap<String, Plan>,
 }
 
+/// A plan's file.
+struct Found {
+    text: Vec<u8>,
+    written: Option<SystemTime>,
+}
+
 /// A plan as it was found.
 struct Plan {
     text: Vec<u8>,
+    written: Option<SystemTime>,
     /// Manifest digest of what it loaded.
     loaded: Option<String>,
     /// When to try again.
@@ -73,6 +80,12 @@ impl Plan {
         let other: Option<LoadPlan> = serde_json::from_slice(text).ok();
         let other = other.map(|other| other.digest.to_string());
         other.is_some() && other == self.loaded
+    }
+
+    fn is_due(&self, found: &Found) -> bool {
+        let is_new = self.text != found.text;
+        let is_written_again = self.loaded.is_none() && self.written != found.written;
+        is_new || is_written_again || self.retry.is_some_and(|at| at <= Instant::now())
     }
 
     fn failed(&mut self, error: &LoadError) {
@@ -140,19 +153,17 @@ impl<H: Holder> FolderWatch<H> {
                 self.remove(&name, digest).await?;
             }
         }
-        for (name, text) in found {
-            let is_due = self.plans.get(&name).is_none_or(|plan| {
-                plan.text != text || plan.retry.is_some_and(|at| at <= Instant::now())
-            });
-            if is_due {
-                self.load(name, text).await?;
+        for (name, found) in found {
+            if self.plans.get(&name).is_none_or(|plan| plan.is_due(&found)) {
+                self.load(name, found).await?;
             }
         }
         Some(())
     }
 
     /// Loads what a plan says, then lets go of what it said before.
-    async fn load(&mut self, name: String, text: Vec<u8>) -> Option<()> {
+    async fn load(&mut self, name: String, found: Found) -> Option<()> {
+        let Found { text, written } = found;
         if let Some(plan) = self.plans.get_mut(&name)
             && plan.is_of_what_is_loaded(&text)
         {
@@ -163,7 +174,7 @@ impl<H: Holder> FolderWatch<H> {
         let added = self.holder.load(self.folder.join(&name)).await?;
         let old = self.plans.remove(&name);
         let (before, said) = old.map_or_else(Default::default, |plan| {
-            let is_same = plan.text == text;
+            let is_same = plan.text == text && plan.written == written;
             (
                 plan.loaded,
                 if is_same { plan.against } else { String::new() },
@@ -171,6 +182,7 @@ impl<H: Holder> FolderWatch<H> {
         });
         let mut plan = Plan {
             text,
+            written,
             loaded: None,
             retry: None,
             against: String::new(),
@@ -256,7 +268,7 @@ impl<H: Holder> FolderWatch<H> {
 }
 
 /// The plans of a folder, by file name; `None` where it cannot be read. A folder that is not there has none.
-fn list(folder: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
+fn list(folder: &Path) -> Option<BTreeMap<String, Found>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(BTreeMap::new()),
@@ -287,10 +299,13 @@ fn list(folder: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
     let mut found = BTreeMap::new();
     for (name, path) in plans.into_iter().take(PLANS_MAX) {
         // It may have gone since, and comes with the next look if not.
-        if std::fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() <= PLAN_BYTES_MAX)
+        if let Ok(meta) = std::fs::metadata(&path)
+            && meta.is_file()
+            && meta.len() <= PLAN_BYTES_MAX
             && let Ok(text) = std::fs::read(&path)
         {
-            found.insert(name, text);
+            let written = meta.modified().ok();
+            found.insert(name, Found { text, written });
         }
     }
     Some(found)

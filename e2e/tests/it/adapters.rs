@@ -23,7 +23,7 @@ fn body(model: &str) -> Value {
 }
 
 /// What a model says, and the run's id; none while it is not served.
-fn ask(weir: &Weir, model: &str) -> Option<(String, String)> {
+pub(crate) fn ask(weir: &Weir, model: &str) -> Option<(String, String)> {
     let client = weir.client("acme-dev-key");
     let reply = client.post("/inference", &body(model)).ok()?;
     if reply.status != 202 {
@@ -40,12 +40,12 @@ fn ask(weir: &Weir, model: &str) -> Option<(String, String)> {
     Some((text, run))
 }
 
-fn text(weir: &Weir, model: &str) -> String {
+pub(crate) fn text(weir: &Weir, model: &str) -> String {
     let asked = wait_for(model, 60, || ask(weir, model));
     asked.unwrap().0
 }
 
-fn condition(weir: &Weir, object: &str, kind: &str, reason: &str) -> Value {
+pub(crate) fn condition(weir: &Weir, object: &str, kind: &str, reason: &str) -> Value {
     let found = || {
         let objects = Client::new(&weir.admin, "").get("/objects").ok()?.body;
         let mut objects = objects.as_array()?.iter();
@@ -59,7 +59,7 @@ fn condition(weir: &Weir, object: &str, kind: &str, reason: &str) -> Value {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "a change, as the site takes it")]
-fn nothing(_: &Path) -> anyhow::Result<()> {
+pub(crate) fn nothing(_: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 

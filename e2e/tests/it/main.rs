@@ -40,6 +40,7 @@ mod replica_death;
 mod replicas;
 mod retention;
 mod rollout;
+mod shared;
 mod stand;
 mod support;
 mod tampering;

@@ -15,12 +15,12 @@ const CLIENTS: usize = 4;
 
 /// What clients saw.
 #[derive(Default)]
-struct Load {
+pub(crate) struct Load {
     stop: AtomicBool,
     asked: AtomicU64,
-    answered: AtomicU64,
-    of_candidate: AtomicU64,
-    failed: AtomicU64,
+    pub(crate) answered: AtomicU64,
+    pub(crate) of_candidate: AtomicU64,
+    pub(crate) failed: AtomicU64,
     first_failure: OnceLock<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl Load {
     }
 
     /// Runs `story` while clients ask.
-    fn during(weir: &Weir, story: impl FnOnce(&Self)) -> Self {
+    pub(crate) fn during(weir: &Weir, story: impl FnOnce(&Self)) -> Self {
         let load = Self::default();
         let client = weir.client("acme-dev-key");
         std::thread::scope(|scope| {
@@ -71,11 +71,11 @@ impl Load {
     }
 }
 
-fn wait(what: &str, seconds: u64, holds: impl Fn() -> bool) -> Result<()> {
+pub(crate) fn wait(what: &str, seconds: u64, holds: impl Fn() -> bool) -> Result<()> {
     weir_e2e::wait_for(what, seconds, || holds().then_some(()))
 }
 
-fn version(weir: &Weir, number: u32) -> Value {
+pub(crate) fn version(weir: &Weir, number: u32) -> Value {
     let objects = Client::new(&weir.admin, "").get("/objects").unwrap().body;
     let all = objects.as_array().cloned().unwrap_or_default();
     let is_it =
@@ -83,7 +83,7 @@ fn version(weir: &Weir, number: u32) -> Value {
     all.into_iter().find(is_it).unwrap_or_default()
 }
 
-fn is_weight(weir: &Weir, number: u32, percent: u64) -> bool {
+pub(crate) fn is_weight(weir: &Weir, number: u32, percent: u64) -> bool {
     version(weir, number)["status"]["weightPercent"] == percent
 }
 
@@ -95,7 +95,7 @@ fn site() -> Site {
     Site::random(RandomModel::default(), &[tenant]).unwrap()
 }
 
-fn rollout() -> Value {
+pub(crate) fn rollout() -> Value {
     json!({
         "steps": [{"weightPercent": 20, "bake": "1s"}, {"weightPercent": 50, "bake": "1s"}],
         "guardrails": {"errorRatePercent": 5, "minRequests": 10},
@@ -104,7 +104,7 @@ fn rollout() -> Value {
 }
 
 /// A template that refuses every conversation: the version answers nothing.
-fn break_template(dir: &std::path::Path) -> Result<()> {
+pub(crate) fn break_template(dir: &std::path::Path) -> Result<()> {
     let path = dir.join("tokenizer_config.json");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     config["chat_template"] = json!("{{ raise_exception('nothing is good enough') }}");

@@ -43,6 +43,8 @@ pub(crate) enum ConnectError {
     },
     #[error("the worker refused the session: {0}")]
     Refused(String),
+    #[error("the worker has nothing to talk about yet: {0}")]
+    Absent(String),
     #[error("the worker's first frame was not a welcome of protocol 1")]
     NoWelcome,
     #[error("the worker did not answer within {0:?}")]
@@ -98,12 +100,9 @@ async fn open(address: WorkerAddress, proof: Proof, hello: Hello) -> Result<Conn
         .max_encoding_message_size(MAX_MESSAGE_BYTES)
         .session(UnboundedReceiverStream::new(frames))
         .await
-        .map_err(|status| ConnectError::Refused(status.message().to_owned()))?
+        .map_err(|status| refused(&status))?
         .into_inner();
-    let first = inbound
-        .message()
-        .await
-        .map_err(|status| ConnectError::Refused(status.message().to_owned()))?;
+    let first = inbound.message().await.map_err(|status| refused(&status))?;
     match first.and_then(|first| first.frame) {
         Some(worker_frame::Frame::Welcome(welcome)) if welcome.protocol == PROTOCOL => Ok(Conn {
             outbound,
@@ -111,6 +110,16 @@ async fn open(address: WorkerAddress, proof: Proof, hello: Hello) -> Result<Conn
             welcome,
         }),
         _ => Err(ConnectError::NoWelcome),
+    }
+}
+
+fn refused(status: &tonic::Status) -> ConnectError {
+    let message = status.message().to_owned();
+    // It still loads the version, or lets go of it.
+    if status.code() == tonic::Code::NotFound {
+        ConnectError::Absent(message)
+    } else {
+        ConnectError::Refused(message)
     }
 }
 

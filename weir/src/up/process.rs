@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
 use weir_telemetry::shutdown::EXIT_CONFIGURATION;
+
+use super::lines::Lines;
 
 /// What is written beside a worker's socket, so that the next start can find the process again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,41 +41,27 @@ pub struct Process {
     child: Option<Child>,
     pidfd: AsyncFd<rustix::fd::OwnedFd>,
     footprint_path: PathBuf,
+    /// What it prints on stdout.
+    pub lines: Lines,
 }
 
 impl Process {
     /// Starts `command` in a session of its own, so that Ctrl-C at a terminal reaches only this process, which drains first.
-    /// Lines the child prints on stdout go to `lines`.
     ///
     /// # Errors
     /// The program cannot be started, or its footprint cannot be written.
-    pub fn start(
-        mut command: Command,
-        spec_hash: &str,
-        footprint_path: &Path,
-        lines: mpsc::Sender<String>,
-    ) -> io::Result<Self> {
+    pub fn start(mut command: Command, spec_hash: &str, footprint_path: &Path) -> io::Result<Self> {
+        let (lines, stdout) = Lines::new()?;
         command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(Stdio::inherit())
             .process_group(0);
-        let mut child = command.spawn()?;
+        let child = command.spawn()?;
         let raw = child
             .id()
             .and_then(|id| i32::try_from(id).ok())
             .ok_or(io::ErrorKind::NotFound)?;
-        if let Some(stdout) = child.stdout.take() {
-            tokio::spawn(async move {
-                let mut reader = BufReader::new(stdout).lines();
-                while let Ok(Some(line)) = reader.next_line().await {
-                    if lines.send(line).await.is_err() {
-                        // Nobody listens any more; keep reading so that the child never blocks on a full pipe.
-                        while let Ok(Some(_)) = reader.next_line().await {}
-                    }
-                }
-            });
-        }
         let pidfd = open_pidfd(raw)?;
         let footprint = Footprint {
             pid: raw,
@@ -87,6 +73,7 @@ impl Process {
             child: Some(child),
             pidfd,
             footprint_path: footprint_path.to_owned(),
+            lines,
         })
     }
 
@@ -95,6 +82,7 @@ impl Process {
     pub fn find(spec_hash: &str, footprint_path: &Path) -> Option<Self> {
         let footprint: Footprint = serde_json::from_slice(&fs::read(footprint_path).ok()?).ok()?;
         let pidfd = open_pidfd(footprint.pid).ok()?;
+        let lines = Lines::of(footprint.pid);
         // The descriptor pins the process: if the start time matches now, no other process can take its place later.
         if start_ticks(footprint.pid) != Some(footprint.start_ticks) {
             return None;
@@ -103,6 +91,7 @@ impl Process {
             child: None,
             pidfd,
             footprint_path: footprint_path.to_owned(),
+            lines,
         };
         if footprint.spec_hash == spec_hash {
             return Some(process);
@@ -173,14 +162,25 @@ mod tests {
         command
     }
 
+    async fn says_up(process: &mut Process) {
+        let said = async {
+            while process.lines.whole() != ["up"] {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let within = Duration::from_secs(20);
+        tokio::time::timeout(within, said).await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_process_left_behind_is_found_again_and_its_end_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("w.json");
-        let (sender, mut lines) = mpsc::channel(8);
-        let first = Process::start(shell("echo up; exec sleep 60"), "s1", &path, sender).unwrap();
-        assert_eq!(lines.recv().await.as_deref(), Some("up"));
+        let mut first = Process::start(shell("echo up; exec sleep 60"), "s1", &path).unwrap();
+        says_up(&mut first).await;
         let mut again = Process::find("s1", &path).expect("lives and matches");
+        // What it said before is read again.
+        says_up(&mut again).await;
         first.signal(Signal::KILL);
         // A zombie keeps its pid until it is reaped, and a pidfd is readable all the same.
         assert!(matches!(again.wait().await, Exit::Other(_)));
@@ -190,8 +190,7 @@ mod tests {
     async fn a_process_of_another_spec_is_told_to_stop() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("w.json");
-        let (sender, _lines) = mpsc::channel(8);
-        let mut first = Process::start(shell("exec sleep 60"), "s1", &path, sender).unwrap();
+        let mut first = Process::start(shell("exec sleep 60"), "s1", &path).unwrap();
         assert!(Process::find("s2", &path).is_none());
         assert!(matches!(first.wait().await, Exit::Other(text) if text.contains("15")));
         assert!(
@@ -204,15 +203,9 @@ mod tests {
     async fn a_process_that_ignores_the_request_to_stop_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("w.json");
-        let (sender, mut lines) = mpsc::channel(8);
-        let process = Process::start(
-            shell("trap '' TERM; echo up; while :; do sleep 0.1; done"),
-            "s",
-            &path,
-            sender,
-        )
-        .unwrap();
-        assert_eq!(lines.recv().await.as_deref(), Some("up"));
+        let script = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+        let mut process = Process::start(shell(script), "s", &path).unwrap();
+        says_up(&mut process).await;
         process.stop(Duration::from_millis(200)).await;
         assert!(!path.exists());
     }
@@ -220,9 +213,8 @@ mod tests {
     #[tokio::test]
     async fn exit_78_means_the_configuration_is_at_fault() {
         let dir = tempfile::tempdir().unwrap();
-        let (sender, _lines) = mpsc::channel(8);
         let mut process =
-            Process::start(shell("exit 78"), "s", &dir.path().join("w.json"), sender).unwrap();
+            Process::start(shell("exit 78"), "s", &dir.path().join("w.json")).unwrap();
         assert_eq!(process.wait().await, Exit::Configuration);
     }
 }

@@ -3,10 +3,13 @@
 mod adapters;
 mod apply;
 mod asked;
+mod refusals;
 mod rollout;
+mod shared;
 mod trust;
 
 pub use asked::Asked;
+pub use shared::impossible;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,7 +33,7 @@ use super::report::Report;
 use super::rollouts::Rollouts;
 use super::supervisor::WorkerState;
 use super::verify::{Verdict, Verified, Verifier};
-use super::workers::{Worker, Workers, plan_digest};
+use super::workers::Workers;
 
 /// How often the files are looked at. Saving a file and seeing it in force should feel immediate; listing a directory costs microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -214,44 +217,6 @@ impl Serving {
         problems
     }
 
-    /// Which versions their workers refused: for as long as the plan, the object and the files are as they were then.
-    fn note_refusals(&mut self) {
-        let now = |version: &str| {
-            let verified = self.verdicts.get(version)?.as_ref().ok()?;
-            let basis = self.verifier.basis(version)?.to_owned();
-            Some((plan_digest(verified)?, basis))
-        };
-        let versions = &self.catalog.versions;
-        self.refused.retain(|version, then| {
-            // What is not verified now cannot be tried again: the refusal stands.
-            let stands = now(version).is_none_or(|now| now == *then);
-            if !stands {
-                self.workers.forget_refused(version);
-            }
-            stands && versions.contains_key(version)
-        });
-        let refusal = |worker: &Worker| match &*worker.state.borrow() {
-            WorkerState::Refused { plan, .. } => Some((worker.version.clone(), plan.clone())),
-            _ => None,
-        };
-        let mut refusals: Vec<_> = self
-            .workers
-            .iter()
-            .filter_map(|(_, worker)| refusal(worker))
-            .collect();
-        refusals.extend(self.workers.refused_adapters());
-        for (version, plan) in refusals {
-            match now(&version) {
-                // It refused what it was told before.
-                Some((planned, _)) if planned != plan => self.workers.forget_refused(&version),
-                known => {
-                    let known = known.unwrap_or((plan, String::new()));
-                    self.refused.entry(version).or_insert(known);
-                }
-            }
-        }
-    }
-
     /// Versions for which a request would find a worker.
     fn ready(&self) -> BTreeSet<String> {
         let is_served = |placed: &Placed| {
@@ -273,10 +238,16 @@ impl Serving {
                 (self.catalog.versions.get(name), self.verdicts.get(name))
                 && let Some(pool) = self.catalog.pools.get(&entry.valid.pool)
             {
+                // A pool that cannot be as it is written now goes on as it was.
+                let pool = match (impossible(&pool.valid), self.placed.get(name)) {
+                    (None, _) => pool.valid.clone(),
+                    (Some(_), Some(before)) => before.pool.clone(),
+                    (Some(_), None) => continue,
+                };
                 let placed = Placed {
                     entry: entry.clone(),
                     verified: verified.clone(),
-                    pool: pool.valid.clone(),
+                    pool,
                 };
                 self.placed.insert(name.clone(), placed);
             }
@@ -298,10 +269,8 @@ impl Serving {
         let is_model = |(_, placed): &(&String, &Placed)| placed.verified.adapter_of().is_none();
         for (name, placed) in self.placed.iter().filter(is_model) {
             let replicas = self.wanted.get(name).copied().unwrap_or(0);
-            match self
-                .workers
-                .ensure(name, &placed.verified, &placed.pool, replicas)
-            {
+            let pool = (&placed.pool, self.places(&placed.pool.name));
+            match self.workers.ensure(name, &placed.verified, pool, replicas) {
                 Ok(names) => {
                     // Changed limits mean new processes: the old ones go when the new ones serve.
                     if !names.iter().all(|name| self.is_connected(name)) {
@@ -318,6 +287,9 @@ impl Serving {
             }
         }
         self.workers.retain(&wanted);
+        if let Err(error) = self.workers.settle(self.expects_more()) {
+            problems.push(self.cannot_write(&error));
+        }
         self.adapt(problems);
         self.tell_deaths();
     }
@@ -333,8 +305,8 @@ impl Serving {
     fn tell_deaths(&mut self) {
         let mut deaths = BTreeMap::new();
         for (name, worker) in self.workers.iter() {
-            let crashes = match &*worker.state.borrow() {
-                WorkerState::Backoff { crashes, .. } => *crashes,
+            let crashes = match worker.state() {
+                WorkerState::Backoff { crashes, .. } => crashes,
                 WorkerState::Refused { .. } | WorkerState::Stopped => u32::MAX,
                 _ => continue,
             };
@@ -364,7 +336,7 @@ impl Serving {
         self.report.progress(
             self.workers
                 .iter()
-                .map(|(_, worker)| (worker.version.as_str(), worker.state.borrow().clone())),
+                .map(|(_, worker)| (worker.version.as_str(), worker.state())),
         );
         let is_ready = |stable: &Stable| ready.contains(&stable.name);
         self.report.serving(

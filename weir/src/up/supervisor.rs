@@ -1,23 +1,26 @@
 //! Keeps one worker process running: starts it, restarts it with backoff, stops it when it is no longer wanted.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::process::Command;
-use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use weir_manifest::Digest;
 
 use super::process::{Exit, Process};
+use super::said::{Line, SharedSaid};
 
 /// First wait after a crash; doubled with each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(200);
 /// Longest wait between two starts: a person who fixes the cause should not have to wait for long.
 const BACKOFF_LAST: Duration = Duration::from_secs(10);
+/// What a worker prints is read so soon after it printed something, and half as often each time it did not, down to `READ_LAST`: a look
+/// costs a microsecond.
+const READ_FIRST: Duration = Duration::from_millis(5);
+/// See `READ_FIRST`.
+const READ_LAST: Duration = Duration::from_millis(160);
 /// A worker that lived this long was healthy: its next crash starts from the first wait again.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
@@ -34,8 +37,8 @@ pub struct WorkerSpec {
     pub hash: String,
     /// Where its footprint is kept.
     pub footprint: PathBuf,
-    /// What it is told to load. May change between two starts.
-    pub plan: PathBuf,
+    /// What it is told to load, where that is one version. May change between two starts.
+    pub plan: Option<PathBuf>,
 }
 
 /// Where a worker is.
@@ -68,43 +71,10 @@ pub enum WorkerState {
     Stopped,
 }
 
-/// What a worker said last of each adapter's plan, by the plan's file name.
-pub type AdaptersSaid = Arc<Mutex<BTreeMap<String, AdapterSaid>>>;
-
-/// What a worker said of an adapter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdapterSaid {
-    /// `loaded`, `refused`, `failed` (it tries again) or `removed`.
-    pub state: String,
-    /// One word, where it does not serve.
-    pub reason: String,
-    /// The cause and the remedy.
-    pub message: String,
-    /// Digest of the plan that it read.
-    pub text: String,
-}
-
-/// A line a worker prints on stdout.
-#[derive(serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Line {
-    event: String,
-    #[serde(default)]
-    message: String,
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    plan: String,
-    #[serde(default)]
-    state: String,
-    #[serde(default)]
-    text: String,
-}
-
 /// Runs until `stop` is cancelled, then drains the worker within `drain`. Each change of state goes to `state`.
 pub async fn supervise(
     spec: WorkerSpec,
-    (state, adapters): (watch::Sender<WorkerState>, AdaptersSaid),
+    (state, plans): (watch::Sender<WorkerState>, SharedSaid),
     stop: CancellationToken,
     drain: Duration,
 ) {
@@ -114,34 +84,21 @@ pub async fn supervise(
         state.send_replace(WorkerState::Up);
     }
     loop {
-        let (sender, mut lines) = mpsc::channel(64);
         let mut plan = String::new();
         let process = if let Some(process) = found.take() {
             Ok(process)
         } else {
-            plan = plan_digest(&spec.plan);
-            start(&spec, sender)
+            plan = spec.plan.as_deref().map(plan_digest).unwrap_or_default();
+            plans.lock().begin();
+            start(&spec)
         };
         let started = Instant::now();
         let mut said = None;
         let exit = match process {
             Err(error) => Exit::Other(format!("cannot start {}: {error}", spec.program.display())),
-            Ok(mut process) => loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => {
-                        process.stop(drain).await;
-                        state.send_replace(WorkerState::Stopped);
-                        return;
-                    }
-                    Some(line) = lines.recv() => note_line(&line, (&state, &adapters), &mut said),
-                    exit = process.wait() => {
-                        while let Ok(line) = lines.try_recv() {
-                            note_line(&line, (&state, &adapters), &mut said);
-                        }
-                        break exit;
-                    }
-                }
+            Ok(process) => match run(process, (&state, &plans, &mut said), &stop, drain).await {
+                Some(exit) => exit,
+                None => break,
             },
         };
         if started.elapsed() >= HEALTHY_AFTER {
@@ -154,48 +111,76 @@ pub async fn supervise(
             if refused {
                 std::future::pending::<()>().await;
             } else {
-                tokio::time::sleep(backoff(crashes, &spec.name)).await;
+                sleep(backoff(crashes, &spec.name)).await;
             }
         };
         tokio::select! {
-            () = stop.cancelled() => {
-                state.send_replace(WorkerState::Stopped);
-                return;
-            }
+            () = stop.cancelled() => break,
             () = wait => {}
+        }
+    }
+    state.send_replace(WorkerState::Stopped);
+}
+
+/// Why a worker says that it ends: one word, and the cause.
+type Failure = Option<(String, String)>;
+
+/// Until the process ends; nothing where it was stopped as asked.
+async fn run(
+    mut process: Process,
+    (state, plans, said): (&watch::Sender<WorkerState>, &SharedSaid, &mut Failure),
+    stop: &CancellationToken,
+    drain: Duration,
+) -> Option<Exit> {
+    let mut note = |lines: Vec<String>| {
+        let is_news = !lines.is_empty();
+        for line in lines {
+            note_line(&line, (state, plans), said);
+        }
+        is_news
+    };
+    let mut pause = READ_FIRST;
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                process.stop(drain).await;
+                return None;
+            }
+            exit = process.wait() => {
+                note(process.lines.whole());
+                return Some(exit);
+            }
+            () = sleep(pause) => {
+                let is_news = note(process.lines.whole());
+                pause = if is_news { READ_FIRST } else { (pause * 2).min(READ_LAST) };
+            }
         }
     }
 }
 
-fn start(spec: &WorkerSpec, lines: mpsc::Sender<String>) -> std::io::Result<Process> {
+fn start(spec: &WorkerSpec) -> std::io::Result<Process> {
     let mut command = Command::new(&spec.program);
     command.args(&spec.arguments);
-    Process::start(command, &spec.hash, Path::new(&spec.footprint), lines)
+    Process::start(command, &spec.hash, Path::new(&spec.footprint))
 }
 
 fn note_line(
     line: &str,
-    (state, adapters): (&watch::Sender<WorkerState>, &AdaptersSaid),
-    said: &mut Option<(String, String)>,
+    (state, plans): (&watch::Sender<WorkerState>, &SharedSaid),
+    said: &mut Failure,
 ) {
     let Ok(line) = serde_json::from_str::<Line>(line) else {
         tracing::debug!(line, "a worker printed a line that is not an event");
         return;
     };
+    if plans.lock().note(&line) {
+        // Whoever watches looks again.
+        return state.send_modify(|_| {});
+    }
     match line.event.as_str() {
         "ready" => drop(state.send_replace(WorkerState::Up)),
         "failed" => *said = Some((line.reason, line.message)),
-        "adapter" => {
-            let now = AdapterSaid {
-                state: line.state,
-                reason: line.reason,
-                message: line.message,
-                text: line.text,
-            };
-            adapters.lock().insert(line.plan, now);
-            // Whoever watches looks again.
-            state.send_modify(|_| {});
-        }
         _ => drop(state.send_replace(WorkerState::Starting {
             progress: line.message,
         })),
@@ -207,12 +192,7 @@ fn plan_digest(plan: &Path) -> String {
     Digest::of(&std::fs::read(plan).unwrap_or_default()).to_string()
 }
 
-fn after_exit(
-    exit: Exit,
-    said: Option<(String, String)>,
-    crashes: u32,
-    plan: String,
-) -> WorkerState {
+fn after_exit(exit: Exit, said: Failure, crashes: u32, plan: String) -> WorkerState {
     match (exit, said) {
         (Exit::Configuration, Some((reason, message))) => WorkerState::Refused {
             reason,
@@ -259,7 +239,7 @@ mod tests {
             arguments: vec!["-c".to_owned(), script.to_owned()],
             hash: script.to_owned(),
             footprint: dir.join("w.json"),
-            plan: dir.join("w.plan"),
+            plan: Some(dir.join("w.plan")),
         }
     }
 
@@ -287,7 +267,7 @@ mod tests {
         let stop = CancellationToken::new();
         let task = tokio::spawn(supervise(
             spec,
-            (sender, AdaptersSaid::default()),
+            (sender, SharedSaid::default()),
             stop.clone(),
             Duration::from_secs(5),
         ));

@@ -1,51 +1,45 @@
-//! The worker processes of all versions: which there are, how they are started, and how they are.
+//! Where all versions are computed: which workers there are, how they are started, and how they are.
+
+mod host;
+mod plans;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+use weir_api::gpu_pool::Sharing;
 use weir_api::{Accelerator, ValidGpuPool};
-use weir_gateway::{WorkerAddress, WorkerEndpoint};
+use weir_gateway::WorkerEndpoint;
 use weir_manifest::Digest;
 
-use super::supervisor::{AdaptersSaid, WorkerSpec, WorkerState, supervise};
+use super::supervisor::{WorkerSpec, WorkerState};
 use super::verify::Verified;
+use host::Host;
+use plans::{keep_only, plan_text, write, write_all, write_if_changed};
+use worker::Seat;
+
+pub use plans::plan_digest;
+pub use worker::Worker;
 
 /// A Unix socket's address holds 107 bytes and a zero.
 const SOCKET_PATH_BYTES: usize = 107;
 /// Workers outlive a killed `weir up` by this long, so that the next one finds their runs alive.
 const ORPHAN_GRACE_S: u64 = 30;
 
-/// One worker process under supervision.
-pub struct Worker {
-    /// The version's object.
-    pub version: String,
-    /// Its pool.
-    pub pool: String,
-    /// Where it listens.
-    pub socket: PathBuf,
-    /// Manifest digest of what it loaded.
-    pub digest: String,
-    /// Plans of the adapters that it serves beside.
-    adapters: PathBuf,
-    /// What it said of each.
-    pub said: AdaptersSaid,
-    /// How it is.
-    pub state: watch::Receiver<WorkerState>,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
 /// All of them, by name.
 pub struct Workers {
     by_name: BTreeMap<String, Worker>,
+    /// Processes that hold several, by name.
+    shared: BTreeMap<String, Arc<Host>>,
+    tasks: TaskTracker,
     /// Footprints, plans and sockets.
     folder: PathBuf,
     /// Shorter than `folder` where that is too long for a socket.
@@ -78,6 +72,8 @@ impl Workers {
         };
         Ok(Self {
             by_name: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            tasks: TaskTracker::new(),
             folder,
             sockets,
             changed,
@@ -85,7 +81,8 @@ impl Workers {
         })
     }
 
-    /// Starts the workers of a version that are not there yet; the names of all `replicas` it should have.
+    /// Makes the workers of a version that are not there yet; the names of all `replicas` it should have. Where the pool is shared, a worker
+    /// has so many places for versions.
     ///
     /// # Errors
     /// Its load plan cannot be written.
@@ -93,19 +90,130 @@ impl Workers {
         &mut self,
         version: &str,
         verified: &Verified,
-        pool: &ValidGpuPool,
+        (pool, places): (&ValidGpuPool, NonZeroU32),
         replicas: u32,
     ) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for replica in 0..replicas {
-            let (name, spec) = self.spec(version, verified, pool, replica)?;
-            if !self.by_name.contains_key(&name) {
-                let of = (version, verified.digest.as_str());
-                self.start(of, pool, name.clone(), spec);
-            }
-            names.push(name);
+            names.push(match pool.sharing {
+                Sharing::Dedicated => self.ensure_own(version, verified, pool, replica)?,
+                Sharing::Shared => self.ensure_seat(version, verified, (pool, places), replica)?,
+            });
         }
         Ok(names)
+    }
+
+    fn ensure_own(
+        &mut self,
+        version: &str,
+        verified: &Verified,
+        pool: &ValidGpuPool,
+        replica: u32,
+    ) -> io::Result<String> {
+        let mut arguments = self.arguments(pool);
+        // Trust is not part of what a running worker is: an edited policy must not restart what serves.
+        let identity = format!(
+            "{arguments:?} {} {}",
+            verified.digest,
+            verified.plan.dir.display()
+        );
+        let (name, hash) = name(&pool.name, version, replica, &identity);
+        let files = self.folder.join(short(&name));
+        let (plan, adapters) = (
+            files.with_extension("plan"),
+            files.with_extension("adapters"),
+        );
+        write_if_changed(&plan, &plan_text(verified)?)?;
+        if !self.by_name.contains_key(&name) {
+            arguments.extend(["--load-plan".to_owned(), plan.display().to_string()]);
+            arguments.extend(["--adapters".to_owned(), adapters.display().to_string()]);
+            let host = self.host((name.clone(), hash), arguments, (Some(plan), None))?;
+            host.go();
+            let worker = worker_of((version, verified), pool, adapters, host);
+            self.by_name.insert(name.clone(), worker);
+        }
+        Ok(name)
+    }
+
+    fn ensure_seat(
+        &mut self,
+        version: &str,
+        verified: &Verified,
+        (pool, places): (&ValidGpuPool, NonZeroU32),
+        replica: u32,
+    ) -> io::Result<String> {
+        let mut arguments = self.arguments(pool);
+        arguments.extend(["--max-versions".to_owned(), places.to_string()]);
+        let identity = format!("{arguments:?}");
+        let (process, hash) = name(&pool.name, "shared", replica, &identity);
+        let identity = format!("{identity} {}", verified.digest);
+        let (name, _) = name(&pool.name, version, replica, &identity);
+        let text = plan_text(verified)?;
+        if let Some(worker) = self.by_name.get_mut(&name) {
+            worker.seat = worker.seat.take().map(|seat| Seat { text, ..seat });
+            return Ok(name);
+        }
+        let versions = self.folder.join(short(&process)).with_extension("versions");
+        if !self.shared.contains_key(&process) {
+            arguments.extend(["--versions".to_owned(), versions.display().to_string()]);
+            let holds = (None, Some(versions.clone()));
+            let host = self.host((process.clone(), hash), arguments, holds)?;
+            self.shared.insert(process.clone(), host);
+        }
+        let host = &self.shared[&process];
+        // One that is about to end gets no new versions; its successor does.
+        if !host.is_stopping() {
+            let file = format!("{}.json", short(&name));
+            let adapters = versions.join(&file).with_extension("adapters");
+            let mut worker = worker_of((version, verified), pool, adapters, Arc::clone(host));
+            worker.seat = Some(Seat { file, text });
+            self.by_name.insert(name.clone(), worker);
+        }
+        Ok(name)
+    }
+
+    /// Makes processes and plans what the workers are: after all that should be there were asked for. Plans that nobody has asked for stay
+    /// where it is `unsure` that nobody will.
+    ///
+    /// # Errors
+    /// A plan cannot be written or removed.
+    pub fn settle(&mut self, unsure: bool) -> io::Result<()> {
+        self.by_name.retain(|_, worker| {
+            let is_gone = worker.is_gone();
+            if let Some(seat) = worker.seat.as_ref().filter(|_| is_gone) {
+                worker.host.said.lock().versions.remove(&seat.file);
+            }
+            !is_gone
+        });
+        for (process, host) in &self.shared {
+            let seats = || {
+                let workers = self.by_name.values();
+                let here = workers.filter(|worker| worker.host.name == *process);
+                here.filter_map(|worker| Some((worker, worker.seat.as_ref()?)))
+            };
+            if seats().next().is_none() {
+                host.stop();
+                continue;
+            }
+            let staying = seats().filter(|(worker, _)| !worker.is_leaving);
+            let plans = staying.map(|(_, seat)| (seat.file.clone(), seat.text.clone()));
+            let plans: BTreeMap<_, _> = plans.collect();
+            let Some(folder) = &host.versions else {
+                continue;
+            };
+            write_all(folder, &plans)?;
+            if !unsure {
+                let adapters =
+                    seats().filter_map(|(worker, _)| worker.adapters.file_name()?.to_str());
+                keep_only(
+                    folder,
+                    &plans.keys().map(String::as_str).chain(adapters).collect(),
+                )?;
+            }
+            host.go();
+        }
+        self.shared.retain(|_, host| !host.is_over());
+        Ok(())
     }
 
     /// Has every worker of a base serve these adapters of it, by the names of their objects, and no others.
@@ -118,37 +226,52 @@ impl Workers {
             plans.insert(adapter_file(version), plan_text(verified)?);
         }
         for worker in self.by_name.values().filter(|worker| worker.digest == base) {
-            sync_folder(&worker.adapters, &plans)?;
+            if !plans.is_empty() {
+                write_all(&worker.adapters, &plans)?;
+            }
+            let kept = plans.keys().map(String::as_str).collect();
+            keep_only(&worker.adapters, &kept)?;
         }
         Ok(())
     }
 
-    /// Stops every worker that is not in `wanted`. They drain in the background.
+    /// Has every worker that is not in `wanted` end what it has in the background, and go.
     pub fn retain(&mut self, wanted: &BTreeSet<String>) {
-        for (_, worker) in self
-            .by_name
-            .iter()
-            .filter(|(name, _)| !wanted.contains(*name))
-        {
-            worker.stop.cancel();
+        for (name, worker) in &mut self.by_name {
+            // A process that was told to end cannot be called back.
+            worker.is_leaving = !wanted.contains(name) || worker.host.is_stopping();
+            if worker.is_leaving && worker.seat.is_none() {
+                worker.host.stop();
+            }
         }
-        self.by_name
-            .retain(|name, worker| wanted.contains(name) || !worker.task.is_finished());
     }
 
-    /// Lets a version's workers that refused it be started anew.
-    pub fn forget_refused(&mut self, version: &str) {
+    /// Lets a version's workers that refused it try anew.
+    ///
+    /// # Errors
+    /// Its plan cannot be written.
+    pub fn forget_refused(&mut self, version: &str) -> io::Result<()> {
+        let mut again = Ok(());
         self.by_name.retain(|_, worker| {
-            let goes = worker.version == version
-                && matches!(&*worker.state.borrow(), WorkerState::Refused { .. });
-            if goes {
-                worker.stop.cancel();
+            let refused = |state: &WorkerState| matches!(state, WorkerState::Refused { .. });
+            if worker.version != version || !refused(&worker.state()) {
+                return true;
             }
-            !goes
+            if refused(&worker.host.state.borrow()) {
+                worker.host.stop();
+                return false;
+            }
+            if let (Some(seat), Some(folder)) = (&worker.seat, &worker.host.versions) {
+                worker.host.said.lock().versions.remove(&seat.file);
+                again = write(&folder.join(&seat.file), &seat.text);
+            }
+            true
         });
         for worker in self.by_name.values() {
-            worker.said.lock().remove(&adapter_file(version));
+            let file = adapter_file(version);
+            worker.host.said.lock().adapters.remove(&file);
         }
+        again
     }
 
     /// Adapters that a worker refused: the version, and the digest of the plan.
@@ -156,7 +279,7 @@ impl Workers {
         let said = self
             .by_name
             .values()
-            .flat_map(|worker| worker.said.lock().clone());
+            .flat_map(|worker| worker.host.said.lock().adapters.clone());
         said.filter(|(_, said)| said.state == "refused")
             .filter_map(|(file, said)| Some((file.strip_suffix(".json")?.to_owned(), said.text)))
             .collect()
@@ -167,7 +290,7 @@ impl Workers {
         let file = adapter_file(version);
         let mut workers = self.by_name.values().filter(|worker| worker.digest == base);
         workers.find_map(|worker| {
-            let said = worker.said.lock().get(&file)?.clone();
+            let said = worker.host.said.lock().adapters.get(&file)?.clone();
             (!said.reason.is_empty()).then_some((said.reason, said.message))
         })
     }
@@ -179,33 +302,22 @@ impl Workers {
 
     /// What the gateway connects to.
     pub fn endpoints(&self) -> Vec<WorkerEndpoint> {
-        let endpoint = |(name, worker): (&String, &Worker)| WorkerEndpoint {
-            name: name.clone(),
-            pool: worker.pool.clone(),
-            address: WorkerAddress::Unix(worker.socket.clone()),
-            version: None,
-        };
-        self.by_name.iter().map(endpoint).collect()
+        let workers = self.by_name.iter();
+        workers
+            .map(|(name, worker)| worker.endpoint(name))
+            .collect()
     }
 
     /// Stops all and waits for their end.
     pub async fn stop(self) {
-        for worker in self.by_name.values() {
-            worker.stop.cancel();
-        }
-        for (_, worker) in self.by_name {
-            // A task that panicked has no worker left to wait for.
-            let _ = worker.task.await;
-        }
+        let own = self.by_name.values().map(|worker| &worker.host);
+        own.chain(self.shared.values()).for_each(|host| host.stop());
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
-    fn spec(
-        &self,
-        version: &str,
-        verified: &Verified,
-        pool: &ValidGpuPool,
-        replica: u32,
-    ) -> io::Result<(String, WorkerSpec)> {
+    /// What every worker of a pool is told of its engine.
+    fn arguments(&self, pool: &ValidGpuPool) -> Vec<String> {
         let engine = &pool.engine;
         let mut arguments: Vec<String> = vec!["worker".to_owned()];
         let mut option = |name: &str, value: String| arguments.extend([format!("--{name}"), value]);
@@ -225,127 +337,63 @@ impl Workers {
         }
         option("orphan-grace-s", ORPHAN_GRACE_S.to_string());
         option("drain-s", self.drain.as_secs().to_string());
-        // Trust is not part of what a running worker is: an edited policy must not restart what serves.
-        let identity = format!(
-            "{arguments:?} {} {}",
-            verified.digest,
-            verified.plan.dir.display()
-        );
-        let hash = Digest::of(identity.as_bytes()).to_hex();
-        let name = format!("{}/{version}/{replica}/{}", pool.name, &hash[..8]);
-        let short = &Digest::of(name.as_bytes()).to_hex()[..12];
-        let adapters = self.folder.join(format!("{short}.adapters"));
-        let plan = self.folder.join(format!("{short}.plan"));
-        write_if_changed(&plan, &plan_text(verified)?)?;
+        arguments
+    }
+
+    /// A process that is supervised, and starts when it may go. It holds one plan, or those of a folder.
+    fn host(
+        &self,
+        (name, hash): (String, String),
+        mut arguments: Vec<String>,
+        (plan, versions): (Option<PathBuf>, Option<PathBuf>),
+    ) -> io::Result<Arc<Host>> {
+        let short = short(&name);
         let socket = self.sockets.join(format!("{short}.sock"));
-        arguments.extend(["--name", &name, "--load-plan"].map(str::to_owned));
-        arguments.push(plan.display().to_string());
-        arguments.extend(["--adapters".to_owned(), adapters.display().to_string()]);
-        arguments.extend(["--listen".to_owned(), format!("unix:{}", socket.display())]);
-        let footprint = self.folder.join(format!("{short}.json"));
-        let program = std::env::current_exe()?;
-        Ok((
-            name.clone(),
-            WorkerSpec {
-                name,
-                program,
-                arguments,
-                hash,
-                footprint,
-                plan,
-            },
-        ))
-    }
-
-    fn start(
-        &mut self,
-        (version, digest): (&str, &str),
-        pool: &ValidGpuPool,
-        name: String,
-        spec: WorkerSpec,
-    ) {
-        let (sender, state) = watch::channel(WorkerState::Starting {
-            progress: "starting".to_owned(),
-        });
-        let stop = CancellationToken::new();
-        let socket = spec.footprint.with_extension("sock");
-        let socket = self
-            .sockets
-            .join(socket.file_name().expect("a footprint has a name"));
-        let adapters = spec.footprint.with_extension("adapters");
-        let said = AdaptersSaid::default();
-        let changed = self.changed.clone();
-        let mut seen = state.clone();
-        tokio::spawn(async move {
-            while seen.changed().await.is_ok() {
-                // A full channel already holds the news.
-                let _ = changed.try_send(());
-            }
-            let _ = changed.try_send(());
-        });
-        let task = tokio::spawn(supervise(
-            spec,
-            (sender, Arc::clone(&said)),
-            stop.clone(),
-            self.drain + Duration::from_secs(5),
-        ));
-        let worker = Worker {
-            version: version.to_owned(),
-            pool: pool.name.clone(),
-            socket,
-            digest: digest.to_owned(),
-            adapters,
-            said,
-            state,
-            stop,
-            task,
+        arguments.extend(["--name", &name, "--listen"].map(str::to_owned));
+        arguments.push(format!("unix:{}", socket.display()));
+        let spec = WorkerSpec {
+            name,
+            program: std::env::current_exe()?,
+            arguments,
+            hash,
+            footprint: self.folder.join(format!("{short}.json")),
+            plan,
         };
-        self.by_name.insert(name, worker);
+        let drain = self.drain + Duration::from_secs(5);
+        let told = (&self.tasks, self.changed.clone());
+        Ok(Host::new(spec, (socket, versions), told, drain))
     }
 }
 
-fn plan_text(verified: &Verified) -> io::Result<Vec<u8>> {
-    Ok(serde_json::to_vec(&verified.plan)?)
-}
-
-/// Digest of what a worker would be told to load.
-pub fn plan_digest(verified: &Verified) -> Option<String> {
-    Some(Digest::of(&plan_text(verified).ok()?).to_string())
-}
-
-/// A reader sees the old content or the new, never a part.
-fn write_if_changed(path: &Path, content: &[u8]) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|old| old == content) {
-        return Ok(());
+fn worker_of(
+    (version, verified): (&str, &Verified),
+    pool: &ValidGpuPool,
+    adapters: PathBuf,
+    host: Arc<Host>,
+) -> Worker {
+    Worker {
+        version: version.to_owned(),
+        pool: pool.name.clone(),
+        digest: verified.digest.clone(),
+        adapters,
+        host,
+        seat: None,
+        is_leaving: false,
     }
-    let partial = path.with_extension("partial");
-    fs::write(&partial, content)?;
-    fs::rename(partial, path)
+}
+
+/// A worker's name, which no other one has, and the hash over what it is.
+fn name(pool: &str, of: &str, replica: u32, identity: &str) -> (String, String) {
+    let hash = Digest::of(identity.as_bytes()).to_hex();
+    (format!("{pool}/{of}/{replica}/{}", &hash[..8]), hash)
+}
+
+/// What files of a worker are called.
+fn short(name: &str) -> String {
+    Digest::of(name.as_bytes()).to_hex()[..12].to_owned()
 }
 
 /// Name of the plan of an adapter. Names of objects are names of files.
-pub fn adapter_file(version: &str) -> String {
+fn adapter_file(version: &str) -> String {
     format!("{version}.json")
-}
-
-/// Makes a folder hold these files and no other plans.
-fn sync_folder(folder: &Path, plans: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
-    if plans.is_empty() && !folder.exists() {
-        return Ok(());
-    }
-    fs::create_dir_all(folder)?;
-    for (name, text) in plans {
-        write_if_changed(&folder.join(name), text)?;
-    }
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if !entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| plans.contains_key(name))
-        {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }

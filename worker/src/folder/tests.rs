@@ -102,6 +102,29 @@ async fn what_ended_by_itself_is_said_and_tried_again() {
     assert!(plan.retry.is_some() && plan.loaded.is_none());
 }
 
+#[tokio::test]
+async fn what_was_refused_is_tried_again_when_it_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.json");
+    std::fs::write(&path, "{}").unwrap();
+    let refused = || Err(LoadError::Adapter(AdapterError::Empty));
+    let answers = [refused(), refused(), Ok("sha256:a".to_owned())];
+    let (mut watch, lines) = watch(dir.path(), answers);
+    watch.look().await.unwrap();
+    watch.look().await.unwrap();
+    assert_eq!(lines.states(), ["refused"], "once");
+    for (hour, states) in [
+        (1, vec!["refused"; 2]),
+        (2, vec!["refused", "refused", "loaded"]),
+    ] {
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let written = SystemTime::now() + Duration::from_hours(hour);
+        file.set_modified(written).unwrap();
+        watch.look().await.unwrap();
+        assert_eq!(lines.states(), states);
+    }
+}
+
 #[test]
 fn plans_beyond_the_most_are_the_last_by_name() {
     let dir = tempfile::tempdir().unwrap();

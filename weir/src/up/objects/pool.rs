@@ -1,14 +1,17 @@
 //! A pool's status.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, reasons};
-use weir_api::{CONDITION_READY, GpuPool, GpuPoolStatus};
+use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, Sharing, conditions, reasons};
+use weir_api::{CONDITION_READY, GpuPool, GpuPoolStatus, ValidGpuPool};
 
 use super::count;
 use crate::up::catalog::Entry;
 use crate::up::rollouts::Rollout;
-use crate::up::serve::{Serving, Stable};
+use crate::up::serve::{Serving, Stable, impossible};
+use crate::up::workers::Worker;
 use weir_operator::status::ConditionNow;
 
 /// What is said about a pool, conditions apart.
@@ -23,9 +26,9 @@ pub(super) fn pool_status(
         .into_iter()
         .filter(|view| view.pool == *name)
         .collect();
-    let connected = views.iter().filter(|view| view.connected).count();
+    let seen = workers_seen(serving, name, &views);
     let total: u64 = views.iter().map(|view| view.kv_tokens).sum();
-    let held: u64 = views.iter().map(|view| view.status.kv_tokens).sum();
+    let kv_held: u64 = views.iter().map(|view| view.status.kv_tokens).sum();
     let models = serving.stable.iter().filter(|(_, stable)| {
         let placed = serving.placed.get(&stable.name);
         placed.is_some_and(|placed| placed.entry.valid.pool == *name)
@@ -34,12 +37,12 @@ pub(super) fn pool_status(
     let engine = &entry.valid.engine;
     let status = GpuPoolStatus {
         observed_generation: Some(entry.generation),
-        replicas: Some(count(views.len())),
-        ready_replicas: Some(count(connected)),
+        replicas: Some(count(seen.processes)),
+        ready_replicas: Some(count(seen.connected)),
         selector: Some(format!("{}={name}", weir_api::LABEL_POOL)),
         kv_occupancy: (total > 0).then(|| KvOccupancy {
-            percent: i32::try_from(held * 100 / total).unwrap_or(100),
-            tokens_held: i64::try_from(held).ok(),
+            percent: i32::try_from(kv_held * 100 / total).unwrap_or(100),
+            tokens_held: i64::try_from(kv_held).ok(),
             tokens_total: i64::try_from(total).ok(),
             observed_at: Time(Timestamp::now()),
         }),
@@ -55,22 +58,74 @@ pub(super) fn pool_status(
         }),
         conditions: Vec::new(),
     };
-    let ready = match (connected, views.len()) {
-        (0, 0) => ConditionNow::new(CONDITION_READY, true, reasons::IDLE, "no version needs it"),
-        (up, all) if up == all => ConditionNow::new(
-            CONDITION_READY,
-            true,
-            reasons::REPLICAS_READY,
-            format!("{up} workers take runs"),
-        ),
-        (up, all) => ConditionNow::new(
-            CONDITION_READY,
-            false,
-            reasons::REPLICAS_UNAVAILABLE,
-            format!("{up} of {all} workers take runs"),
-        ),
+    (
+        status,
+        vec![admitted(&entry.valid), ready(&entry.valid, seen)],
+    )
+}
+
+/// A pool's workers. Versions of a shared pool have a process in common.
+#[derive(Clone, Copy)]
+struct WorkersSeen {
+    processes: usize,
+    /// Of them, those that take runs of any version.
+    connected: usize,
+    versions: usize,
+    /// Of them, those that take runs.
+    served: usize,
+}
+
+fn workers_seen(serving: &Serving, pool: &str, views: &[weir_gateway::WorkerView]) -> WorkersSeen {
+    let workers = serving.workers.iter();
+    let workers: Vec<_> = workers.filter(|(_, worker)| worker.pool == pool).collect();
+    let is_connected = |(name, _): &(&String, &Worker)| {
+        let mut views = views.iter();
+        views.any(|view| view.connected && view.name == **name)
     };
-    (status, vec![ready])
+    let connected: Vec<_> = workers.iter().copied().filter(is_connected).collect();
+    let processes = |workers: &[(&String, &Worker)]| {
+        let names = workers.iter().map(|(_, worker)| worker.process());
+        names.collect::<BTreeSet<_>>().len()
+    };
+    WorkersSeen {
+        processes: processes(&workers),
+        connected: processes(&connected),
+        versions: workers.len(),
+        served: connected.len(),
+    }
+}
+
+fn admitted(pool: &ValidGpuPool) -> ConditionNow {
+    let wrong = impossible(pool);
+    let reason = wrong.map_or(reasons::ACCEPTED, |_| reasons::INVALID_SPEC);
+    let message = wrong.unwrap_or("the object makes sense");
+    ConditionNow::new(conditions::ADMITTED, wrong.is_none(), reason, message)
+}
+
+fn ready(pool: &ValidGpuPool, seen: WorkersSeen) -> ConditionNow {
+    let WorkersSeen {
+        processes,
+        connected,
+        versions,
+        served,
+    } = seen;
+    let is_whole = served == versions;
+    let workers = if connected == processes {
+        format!("{connected} workers take runs")
+    } else {
+        format!("{connected} of {processes} workers take runs")
+    };
+    let of_versions = match pool.sharing {
+        Sharing::Dedicated => String::new(),
+        Sharing::Shared if is_whole => format!(" of {served} versions"),
+        Sharing::Shared => format!(" of {served} of {versions} versions"),
+    };
+    let (reason, message) = match (versions, is_whole) {
+        (0, _) => (reasons::IDLE, "no version needs it".to_owned()),
+        (_, true) => (reasons::REPLICAS_READY, workers + &of_versions),
+        (_, false) => (reasons::REPLICAS_UNAVAILABLE, workers + &of_versions),
+    };
+    ConditionNow::new(CONDITION_READY, is_whole, reason, message)
 }
 
 fn prefix_hit_percent(views: &[weir_gateway::WorkerView]) -> Option<i32> {

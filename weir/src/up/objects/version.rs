@@ -24,9 +24,7 @@ pub(super) fn version_status(
         .workers
         .iter()
         .filter(|(_, worker)| worker.version == valid.name);
-    let workers: Vec<WorkerState> = workers
-        .map(|(_, worker)| worker.state.borrow().clone())
-        .collect();
+    let workers: Vec<WorkerState> = workers.map(|(_, worker)| worker.state()).collect();
     let verified = serving
         .verdicts
         .get(&valid.name)
@@ -77,6 +75,10 @@ fn version_admitted(serving: &Serving, entry: &Entry<ModelVersion>) -> Condition
     let pool = &entry.valid.pool;
     if let Some(message) = serving.misplaced(entry) {
         let reason = reasons::BASE_MISMATCH;
+        return ConditionNow::new(conditions::ADMITTED, false, reason, message);
+    }
+    if let Some(message) = serving.unservable(entry) {
+        let reason = reasons::INVALID_SPEC;
         return ConditionNow::new(conditions::ADMITTED, false, reason, message);
     }
     if serving.catalog.pools.contains_key(pool) {

@@ -27,7 +27,7 @@ pub(super) struct Look {
 impl Serving {
     /// Decides for every model. What cannot be decided stays as it was.
     pub(super) fn decide(&mut self, problems: &mut Vec<Problem>) {
-        self.note_refusals();
+        self.note_refusals(problems);
         let wall_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
         let clock = Clock {
             now: Instant::now(),
@@ -178,7 +178,14 @@ impl Serving {
             Some(Ok(_)) if self.refused.contains_key(name) => {
                 Verification::Refused(reasons::START_FAILED.to_owned())
             }
-            Some(Ok(_)) if self.misplaced(entry).is_some() => Verification::Pending,
+            Some(Ok(_))
+                if self
+                    .misplaced(entry)
+                    .or_else(|| self.unservable(entry))
+                    .is_some() =>
+            {
+                Verification::Pending
+            }
             Some(Ok(_)) if self.catalog.pools.contains_key(&entry.valid.pool) => {
                 Verification::Verified
             }
@@ -210,8 +217,8 @@ impl Serving {
             .filter(|(_, worker)| worker.version == *name)
         {
             seen.existing += 1;
-            failures.push(match &*worker.state.borrow() {
-                WorkerState::Backoff { crashes, .. } => *crashes,
+            failures.push(match worker.state() {
+                WorkerState::Backoff { crashes, .. } => crashes,
                 _ => 0,
             });
             if let Some(view) = look.workers.iter().find(|view| view.name == *worker_name) {
