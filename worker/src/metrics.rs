@@ -1,5 +1,6 @@
 //! The engine's snapshot as metrics: `weir_*`, and vLLM's names beside them, so that dashboards and autoscalers made for vLLM work.
 
+mod labels;
 mod table;
 
 use std::fmt;
@@ -13,14 +14,7 @@ use crate::doors::Doors;
 use crate::engine::snapshot::{FINISH_NAMES, Snapshot};
 use table::{Table, Value};
 
-/// What the figures of an engine are told apart by.
-#[derive(Clone, Debug)]
-pub(crate) struct Labels {
-    pub(crate) model: String,
-    pub(crate) version: String,
-    /// The engine's number in the process, as vLLM counts them.
-    pub(crate) engine: String,
-}
+pub(crate) use labels::Labels;
 
 /// What does not change of an engine while it lives.
 #[derive(Clone, Debug)]

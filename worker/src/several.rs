@@ -274,7 +274,7 @@ async fn load(all: &Arc<All>, path: &Path) -> Result<String, LoadError> {
         loaded,
         (all.name.clone(), place.number),
         limits,
-        &all.observers,
+        (&all.observers, &all.doors),
     )
     .map_err(|error| LoadError::Engine(chain(&error)))?;
     let leave = CancellationToken::new();

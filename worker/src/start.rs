@@ -212,8 +212,9 @@ pub async fn serve_loaded(
     let listener = listen.bind().await.map_err(bind_failed)?;
     let address = listener.address().map_err(bind_failed)?;
     let observers = Observers::new(&metrics);
-    let (engine, door) = raise(loaded, (name, 0), (max_waiting, draft_tokens), &observers)?;
     let doors = Doors::default();
+    let limits = (max_waiting, draft_tokens);
+    let (engine, door) = raise(loaded, (name, 0), limits, (&observers, &doors))?;
     doors.open(digest.clone(), door);
     let collector = SnapshotCollector(doors.clone());
     metrics.with(|registry| registry.register_collector(Box::new(collector)));
@@ -248,18 +249,19 @@ pub async fn serve_loaded(
     ended
 }
 
-/// Starts the engine of a loaded version, which is the process's `number`th.
+/// Starts the engine of a loaded version, which is the process's `number`th, beside those behind `doors`.
 pub(crate) fn raise(
     loaded: Loaded,
     (name, number): (String, u32),
     limits: (u32, u32),
-    observers: &Observers,
+    (observers, doors): (&Observers, &Doors),
 ) -> Result<(EngineHandle, Door), WorkerError> {
-    let labels = Labels {
-        model: loaded.model.clone(),
-        version: loaded.version.to_string(),
-        engine: number.to_string(),
-    };
+    let of = (
+        loaded.model.as_str(),
+        loaded.version,
+        loaded.version_digest.as_str(),
+    );
+    let labels = Labels::beside(doors, of, number);
     let end_tokens: Arc<[u32]> = loaded.end_tokens.as_slice().into();
     let compiler = Arc::new(Compiler::new(Arc::clone(&loaded.tokenizer), end_tokens));
     let about = Arc::new(About {
