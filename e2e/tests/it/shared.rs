@@ -12,7 +12,7 @@ use crate::stand::{assert_whole, slow};
 
 /// A site with the models `random` and `other` in one pool.
 fn site(sharing: &str, shape: RandomModel) -> Site {
-    let models = ["random", "other", "random-a"].map(|name| json!({"name": name}));
+    let models = ["random", "other", "third", "random-a"].map(|name| json!({"name": name}));
     let acme = Tenant {
         name: "acme",
         spec: json!({"models": models}),
@@ -186,6 +186,22 @@ fn a_version_that_cannot_be_loaded_leaves_the_others_serving() {
     assert_eq!(load.failed.load(Ordering::Relaxed), 0);
     assert_eq!(texts(&weir), before);
     assert_eq!(only_worker(&weir), worker);
+    // A model joins the pool: a worker with places for it takes over from the one before.
+    let load = Load::during(&weir, |_| {
+        let third = RandomModel {
+            seed: 6,
+            ..RandomModel::default()
+        };
+        site.add_model("third", 1, third, "Production").unwrap();
+        text(&weir, "third");
+        wait("the worker before to go", 60, || {
+            !weir.worker_pids().contains(&worker)
+        })
+        .unwrap();
+    });
+    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(texts(&weir), before);
+    let worker = only_worker(&weir);
     // An adapter lives beside its base, in the same process.
     site.add_adapter(("random-a", 1), ("random", 1), (7, &json!({})), nothing)
         .unwrap();
