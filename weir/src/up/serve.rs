@@ -287,6 +287,10 @@ impl Serving {
             }
         }
         self.workers.retain(&wanted);
+        for gone in self.workers.sweep() {
+            // A run that came to it too late need not wait for it to come back.
+            self.gateway.worker_died(&gone);
+        }
         if let Err(error) = self.workers.settle(self.expects_more()) {
             problems.push(self.cannot_write(&error));
         }

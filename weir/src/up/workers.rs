@@ -129,7 +129,7 @@ impl Workers {
             arguments.extend(["--adapters".to_owned(), adapters.display().to_string()]);
             let host = self.host((name.clone(), hash), arguments, (Some(plan), None))?;
             host.go();
-            let worker = worker_of((version, verified), pool, adapters, host);
+            let worker = Worker::new((version, verified), pool, adapters, host);
             self.by_name.insert(name.clone(), worker);
         }
         Ok(name)
@@ -165,11 +165,23 @@ impl Workers {
         if !host.is_stopping() {
             let file = format!("{}.json", short(&name));
             let adapters = versions.join(&file).with_extension("adapters");
-            let mut worker = worker_of((version, verified), pool, adapters, Arc::clone(host));
+            let mut worker = Worker::new((version, verified), pool, adapters, Arc::clone(host));
             worker.seat = Some(Seat { file, text });
             self.by_name.insert(name.clone(), worker);
         }
         Ok(name)
+    }
+
+    /// Lets go of workers that were to leave and have nothing left; their names.
+    pub fn sweep(&mut self) -> Vec<String> {
+        let gone = self.by_name.extract_if(.., |_, worker| worker.is_gone());
+        let gone: Vec<_> = gone.collect();
+        for (_, worker) in &gone {
+            if let Some(seat) = &worker.seat {
+                worker.host.said.lock().versions.remove(&seat.file);
+            }
+        }
+        gone.into_iter().map(|(name, _)| name).collect()
     }
 
     /// Makes processes and plans what the workers are: after all that should be there were asked for. Plans that nobody has asked for stay
@@ -178,13 +190,6 @@ impl Workers {
     /// # Errors
     /// A plan cannot be written or removed.
     pub fn settle(&mut self, unsure: bool) -> io::Result<()> {
-        self.by_name.retain(|_, worker| {
-            let is_gone = worker.is_gone();
-            if let Some(seat) = worker.seat.as_ref().filter(|_| is_gone) {
-                worker.host.said.lock().versions.remove(&seat.file);
-            }
-            !is_gone
-        });
         for (process, host) in &self.shared {
             let seats = || {
                 let workers = self.by_name.values();
@@ -362,23 +367,6 @@ impl Workers {
         let drain = self.drain + Duration::from_secs(5);
         let told = (&self.tasks, self.changed.clone());
         Ok(Host::new(spec, (socket, versions), told, drain))
-    }
-}
-
-fn worker_of(
-    (version, verified): (&str, &Verified),
-    pool: &ValidGpuPool,
-    adapters: PathBuf,
-    host: Arc<Host>,
-) -> Worker {
-    Worker {
-        version: version.to_owned(),
-        pool: pool.name.clone(),
-        digest: verified.digest.clone(),
-        adapters,
-        host,
-        seat: None,
-        is_leaving: false,
     }
 }
 

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use weir_api::ValidGpuPool;
 use weir_gateway::{WorkerAddress, WorkerEndpoint};
 use weir_manifest::Digest;
 
 use super::host::Host;
 use crate::up::said::PlanSaid;
 use crate::up::supervisor::WorkerState;
+use crate::up::verify::Verified;
 
 /// See the module.
 pub struct Worker {
@@ -35,6 +37,24 @@ pub(super) struct Seat {
 }
 
 impl Worker {
+    /// Of a version, in a process of its own until it is given a seat.
+    pub(super) fn new(
+        (version, verified): (&str, &Verified),
+        pool: &ValidGpuPool,
+        adapters: PathBuf,
+        host: Arc<Host>,
+    ) -> Self {
+        Self {
+            version: version.to_owned(),
+            pool: pool.name.clone(),
+            digest: verified.digest.clone(),
+            adapters,
+            host,
+            seat: None,
+            is_leaving: false,
+        }
+    }
+
     /// Name of its process: workers of a shared pool have one in common.
     pub fn process(&self) -> &str {
         &self.host.name
