@@ -14,7 +14,7 @@ use crate::test::{self, Extent};
 const PARTS: [&str; 3] = ["operator", "gateway", "worker"];
 const HELP: &str = "\
 cargo xtask e2e                      run the tests of every layer that can run here
-cargo xtask e2e --layer LAYER        run the tests of one layer
+cargo xtask e2e --layer LAYER,…      run the tests that need nothing but these layers
 cargo xtask e2e --kubeconfig FILE    run the tests that change only objects, on a cluster that exists already and has no Weir; its
                                      user must be an administrator, and what the tests made is removed afterwards
 cargo xtask e2e up [--layer LAYER]   hold a cluster up, with the kinds installed, until Enter or Ctrl-C; the API server alone where no
@@ -39,10 +39,12 @@ pub(crate) fn run(options: &[&str]) -> Result<String> {
             let layers = ready(Extent::Full);
             test::cluster(&layers)
         }
-        ["--layer", name] => {
-            let layer = named(name)?;
-            prepare(layer)?;
-            test::cluster(&[layer])
+        ["--layer", names] => {
+            let layers = names.split(',').map(named).collect::<Result<Vec<_>>>()?;
+            for layer in &layers {
+                prepare(*layer)?;
+            }
+            test::cluster(&layers)
         }
         ["--kubeconfig", file] => on_existing(Path::new(file)),
         _ => bail!("{HELP}"),

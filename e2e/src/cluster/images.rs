@@ -17,6 +17,18 @@ pub use self::measured::Measured;
 /// Packages of the base: the C library, what Rust's unwinder links, certificates, names and times.
 const BASE: &str =
     "libc6,libgcc-s1,libstdc++6,ca-certificates,base-files,base-passwd,netbase,tzdata";
+/// Packages of the image of PostgreSQL: the server of the release, and what its script is made of.
+const POSTGRESQL: &str =
+    "libc6,libgcc-s1,base-files,base-passwd,netbase,tzdata,dash,coreutils,postgresql";
+const POSTGRESQL_FILE: &str = "FROM scratch\n\
+    ADD base.tar /\n\
+    COPY --chmod=0555 postgresql.sh /usr/local/bin/postgresql.sh\n\
+    RUN [\"/bin/sh\", \"/usr/local/bin/postgresql.sh\", \"prepare\"]\n\
+    USER 999:999\n\
+    ENTRYPOINT [\"/bin/sh\", \"/usr/local/bin/postgresql.sh\"]\n";
+/// The tag of what is made of this repository.
+const TAG: &str = "test";
+
 /// Image archives in a temporary folder.
 pub struct Images {
     architecture: Architecture,
@@ -56,7 +68,10 @@ impl Images {
         };
         let context = images.folder.path().join("base");
         std::fs::create_dir_all(&context)?;
-        std::fs::copy(base(architecture)?, context.join("base.tar"))?;
+        std::fs::copy(
+            debian("base", BASE, architecture)?,
+            context.join("base.tar"),
+        )?;
         images.build("base", &context, "FROM scratch\nADD base.tar /\n", &[])?;
         Ok(images)
     }
@@ -67,6 +82,14 @@ impl Images {
     /// # Errors
     /// As for [`Images::new`].
     pub fn weir(&mut self, part: &str, programs: &Path) -> Result<()> {
+        self.weir_as(part, TAG, programs)
+    }
+
+    /// The same with another tag, as that of the release before.
+    ///
+    /// # Errors
+    /// As for [`Images::new`].
+    pub fn weir_as(&mut self, part: &str, tag: &str, programs: &Path) -> Result<()> {
         let program = format!("weir-{part}");
         let context = self.folder.path().join(part);
         let place = context.join("prebuilt").join(self.architecture.name());
@@ -87,8 +110,36 @@ impl Images {
             &base,
             &architecture,
         ];
-        self.build(part, &context, &text, &arguments)?;
-        self.archive(part)
+        self.build_as(part, tag, &context, &text, &arguments)?;
+        self.archive_as(part, tag)
+    }
+
+    /// An image with kubectl on its path and nothing else.
+    ///
+    /// # Errors
+    /// As for [`Images::new`].
+    pub fn kubectl(&mut self, program: &Path) -> Result<()> {
+        let context = self.folder.path().join("kubectl");
+        std::fs::create_dir_all(&context)?;
+        std::fs::copy(program, context.join("kubectl"))?;
+        let text = "FROM scratch\nCOPY --chmod=0555 kubectl /usr/local/bin/kubectl\nENV PATH=/usr/local/bin\n";
+        self.build("kubectl", &context, text, &[])?;
+        self.archive("kubectl")
+    }
+
+    /// A PostgreSQL of Debian's that takes the variables of the official image.
+    ///
+    /// # Errors
+    /// As for [`Images::new`].
+    pub fn postgresql(&mut self) -> Result<()> {
+        let context = self.folder.path().join("postgresql");
+        std::fs::create_dir_all(&context)?;
+        let base = debian("postgresql", POSTGRESQL, self.architecture)?;
+        std::fs::copy(base, context.join("base.tar"))?;
+        let script = repository().join("xtask/cluster/images/postgresql.sh");
+        std::fs::copy(script, context.join("postgresql.sh"))?;
+        self.build("postgresql", &context, POSTGRESQL_FILE, &[])?;
+        self.archive("postgresql")
     }
 
     /// Makes an image whose files are those of a folder: a model, to be mounted as a volume.
@@ -116,6 +167,17 @@ impl Images {
     }
 
     fn build(&self, name: &str, context: &Path, text: &str, arguments: &[&str]) -> Result<()> {
+        self.build_as(name, TAG, context, text, arguments)
+    }
+
+    fn build_as(
+        &self,
+        name: &str,
+        tag: &str,
+        context: &Path,
+        text: &str,
+        arguments: &[&str],
+    ) -> Result<()> {
         let file = self.folder.path().join(format!("Dockerfile.{name}"));
         std::fs::write(&file, text)?;
         let mut command = self.buildah();
@@ -132,13 +194,17 @@ impl Images {
         for argument in arguments {
             command.args(["--build-arg", argument]);
         }
-        command.args(["--tag", &image_name(name), "--file"]);
+        command.args(["--tag", &tagged(name, tag), "--file"]);
         run(command.arg(file).arg(context))
     }
 
     fn archive(&mut self, name: &str) -> Result<()> {
-        let path = self.folder.path().join(format!("{name}.tar"));
-        let image = image_name(name);
+        self.archive_as(name, TAG)
+    }
+
+    fn archive_as(&mut self, name: &str, tag: &str) -> Result<()> {
+        let path = self.folder.path().join(format!("{name}-{tag}.tar"));
+        let image = tagged(name, tag);
         let target = format!("docker-archive:{}:{image}", path.display());
         run(self.buildah().args(["push", &image, &target]))?;
         self.archives.push(path);
@@ -178,17 +244,21 @@ pub fn programs() -> Result<PathBuf> {
 
 /// The name of an image that was made here.
 pub fn image_name(part: &str) -> String {
-    format!("localhost/weir/{part}:test")
+    tagged(part, TAG)
 }
 
-/// A Debian of the same release as this machine's, so that programs built here find the C library they know; made once.
-fn base(architecture: Architecture) -> Result<PathBuf> {
+fn tagged(part: &str, tag: &str) -> String {
+    format!("localhost/weir/{part}:{tag}")
+}
+
+/// A Debian with these packages, of the same release as this machine's, so that programs built here find the C library they know; made once.
+fn debian(name: &str, packages: &str, architecture: Architecture) -> Result<PathBuf> {
     let release = std::fs::read_to_string("/etc/os-release")?;
     let suite = release
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
         .context("/etc/os-release names no Debian release to make a base image from")?;
-    let path = cache_root()?.join(format!("base-{suite}-{}.tar", architecture.name()));
+    let path = cache_root()?.join(format!("{name}-{suite}-{}.tar", architecture.name()));
     if path.is_file() {
         return Ok(path);
     }
@@ -199,7 +269,7 @@ fn base(architecture: Architecture) -> Result<PathBuf> {
     run(Command::new("mmdebstrap")
         .args(["--variant=extract", "--skip=check/qemu"])
         .arg(format!("--architectures={}", architecture.name()))
-        .args([&format!("--include={BASE}"), suite])
+        .args([&format!("--include={packages}"), suite])
         .arg(&part))?;
     std::fs::rename(&part, &path)?;
     Ok(path)

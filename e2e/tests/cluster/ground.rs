@@ -12,6 +12,8 @@ use weir_e2e::{Client, wait_for};
 use crate::install::{NAMESPACE, apply_version, install, models, quickstart};
 use crate::stage::condition;
 
+/// The programs that an image is made of.
+pub(crate) const PARTS: [&str; 3] = ["operator", "gateway", "worker"];
 /// What is asked in turn: version 3 refuses the second and does not come to an end with the third.
 pub(crate) const PROMPTS: &[&str] = &[
     "What is 12 plus 30?",
@@ -54,24 +56,46 @@ pub(crate) fn site(test: &str) -> Option<Site> {
     Some(site)
 }
 
+/// The images of the three programs.
+pub(crate) fn images() -> Images {
+    let programs = cluster::programs().unwrap();
+    let mut images = Images::new().unwrap();
+    for part in PARTS {
+        images.weir(part, &programs).unwrap();
+    }
+    images
+}
+
+/// A client of the gateways' Service.
+pub(crate) fn client(node: &Node) -> Client {
+    let service = object(node, "service/weir-gateway");
+    let address = service["spec"]["clusterIP"].as_str().unwrap();
+    Client::new(&format!("http://{address}"), "acme-dev-key")
+}
+
+/// An object of the namespace; null where there is none.
+pub(crate) fn object(node: &Node, name: &str) -> Value {
+    let get = [name, "-n", NAMESPACE];
+    node.kubectl().get(&get).unwrap_or_default()
+}
+
+pub(crate) fn wait(node: &Node, what: &str, seconds: u64, check: impl FnMut() -> bool) {
+    let mut check = check;
+    let waited = wait_for(what, seconds, || check().then_some(()));
+    // What stands against it is asked only where something does.
+    let story = waited.as_ref().err().map(|_| node.story(NAMESPACE));
+    assert!(waited.is_ok(), "{waited:?}\n{}", story.unwrap_or_default());
+}
+
 impl Site {
     /// A node with the programs installed; no pool, tenant or model is there.
     pub(crate) fn start(binaries: &Binaries) -> Self {
-        let programs = cluster::programs().unwrap();
-        let mut images = Images::new().unwrap();
-        for part in ["operator", "gateway", "worker"] {
-            images.weir(part, &programs).unwrap();
-        }
-        let node = Node::start(binaries, &images).unwrap();
+        let node = Node::start(binaries, &images()).unwrap();
         let models = models();
         install(&node, models.path());
-        let service = ["service/weir-gateway", "-n", NAMESPACE];
-        let service = node.kubectl().get(&service).unwrap();
-        let address = service["spec"]["clusterIP"].as_str().unwrap();
-        let client = Client::new(&format!("http://{address}"), "acme-dev-key");
         Self {
+            client: client(&node),
             node,
-            client,
             models,
         }
     }
@@ -87,16 +111,11 @@ impl Site {
 
     /// An object of the namespace; null where there is none.
     pub(crate) fn object(&self, name: &str) -> Value {
-        let get = [name, "-n", NAMESPACE];
-        self.node.kubectl().get(&get).unwrap_or_default()
+        object(&self.node, name)
     }
 
     pub(crate) fn wait(&self, what: &str, seconds: u64, check: impl FnMut() -> bool) {
-        let mut check = check;
-        let waited = wait_for(what, seconds, || check().then_some(()));
-        // What stands against it is asked only where something does.
-        let story = waited.as_ref().err().map(|_| self.node.story(NAMESPACE));
-        assert!(waited.is_ok(), "{waited:?}\n{}", story.unwrap_or_default());
+        wait(&self.node, what, seconds, check);
     }
 
     /// Asks through the Service: the model's answer, or what stands against it.

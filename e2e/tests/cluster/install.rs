@@ -20,8 +20,17 @@ pub(crate) fn documents(path: &str) -> Vec<Value> {
         .collect()
 }
 
-fn apply(node: &Node, mut object: Value) {
+pub(crate) fn apply(node: &Node, mut object: Value) {
     object["metadata"]["namespace"] = json!(NAMESPACE);
+    node.kubectl().apply("people", &object).unwrap();
+}
+
+/// The namespace, before anything is in it.
+pub(crate) fn namespace(node: &Node) {
+    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    let object = json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels},
+    });
     node.kubectl().apply("people", &object).unwrap();
 }
 
@@ -34,11 +43,7 @@ pub(crate) fn install(node: &Node, models: &Path) {
     kubectl
         .run(&["apply", "--server-side", "-f", &policy])
         .unwrap();
-    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
-    let namespace = json!({
-        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels},
-    });
-    kubectl.apply("people", &namespace).unwrap();
+    namespace(node);
     node.claim(NAMESPACE, "models", models).unwrap();
     for object in documents("deploy/rbac.yaml") {
         apply(node, object);

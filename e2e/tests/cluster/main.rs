@@ -30,6 +30,7 @@ mod plane;
 mod pods;
 mod refusals;
 mod release;
+mod released;
 mod rules;
 mod scale;
 mod shadow;
