@@ -10,7 +10,7 @@ use weir_telemetry::admin::{Action, Query};
 
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
-use crate::http::route::parameters;
+use crate::http::route::{parameters, repeated};
 use crate::snapshot::ModelRoute;
 
 /// Whether this gateway can make prompts for a version: one that it cannot read is no version for it, whoever serves it.
@@ -36,8 +36,10 @@ impl Gateway {
     }
 
     fn answer_observed(&self, query: &Bytes, reads: &Reads) -> Result<String, String> {
-        let given = given(query, &["evidence"])?;
-        let asked: Vec<&str> = given.iter().map(|(_, model)| model.as_str()).collect();
+        let query = std::str::from_utf8(query).map_err(|_| "the query is no text".to_owned())?;
+        // Once for each model on trial.
+        let asked = repeated(query, "evidence").map_err(|error| error.body().message.clone())?;
+        let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
         serde_json::to_string(&self.observed(&asked, reads)).map_err(|error| error.to_string())
     }
 

@@ -245,6 +245,14 @@ pub(crate) fn parameters(query: &str, known: &[&str]) -> ApiResult<Vec<(String, 
     Ok(all)
 }
 
+/// The values of the only parameter that a query may have, and may have several times.
+pub(crate) fn repeated(query: &str, name: &str) -> ApiResult<Vec<String>> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let each = pairs.map(|pair| parameters(pair, &[name]));
+    let all: Vec<_> = each.collect::<ApiResult<_>>()?;
+    Ok(all.into_iter().flatten().map(|(_, value)| value).collect())
+}
+
 pub(crate) fn percent_decode(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -278,5 +286,15 @@ mod tests {
             "2026-01-01T00:00:00+01:00"
         );
         assert_eq!(percent_decode("a+b%zz%4"), "a b%zz%4");
+    }
+
+    #[test]
+    fn one_parameter_may_be_given_several_times_where_that_is_meant() {
+        let all = |query| repeated(query, "evidence").ok();
+        let models = vec!["a/b".to_owned(), "c".to_owned()];
+        assert_eq!(all("evidence=a%2Fb&evidence=c"), Some(models));
+        assert_eq!(all(""), Some(Vec::new()));
+        assert_eq!(all("evidence=a&other=b"), None);
+        assert!(parameters("evidence=a&evidence=b", &["evidence"]).is_err());
     }
 }
