@@ -1,7 +1,9 @@
 //! The writes. Each is server-side apply under the name of one manager, is refused unless this operator leads, and carries a fence: the
 //! version of the object that was read, or its UID.
 
+mod due;
 mod error;
+mod seats;
 
 use std::fmt::Debug;
 use std::time::Instant;
@@ -10,6 +12,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt as _};
@@ -19,11 +22,11 @@ use serde_json::{Value, json};
 use weir_api::{ANNOTATION_RECORD, ANNOTATION_ROLE};
 use weir_rollout::Stamp;
 
+use self::due::{Contested, is_cached, missing};
 pub use self::error::ApplyError;
-use crate::compare::difference;
 use crate::leader::{Leadership, Role};
-use crate::model::build::Children;
-use crate::model::memory::Memory;
+use crate::model::build::{Children, Workers};
+use crate::model::memory::Writes;
 use crate::names;
 use crate::world::ChildStores;
 
@@ -112,62 +115,53 @@ impl Applier {
     pub async fn shape(
         &self,
         stores: &ChildStores,
-        memory: &mut Memory,
+        writes: &mut Writes,
         wanted: &Children,
         is_new: bool,
     ) -> Result<Vec<String>, ApplyError> {
-        // Taken apart, so that a child that is added cannot be forgotten. The plan comes before the workers that mount it, and who may
-        // talk to them before they listen.
-        let Children {
-            plan,
+        // Taken apart, so that a child that is added cannot be forgotten.
+        let Children { plan, workers } = wanted;
+        let mut contested = Contested {
+            places: Vec::new(),
+            writes,
+            is_new,
+        };
+        let plans = stores.plans.state();
+        let is_there = match workers {
+            Some(workers) => is_cached(&stores.deployments.state(), &workers.deployment),
+            None => is_cached(&plans, plan),
+        };
+        if !is_there && !is_new {
+            return Ok(contested.places);
+        }
+        // The plan comes before the workers that mount it.
+        if contested.is_due(missing(&plans, plan), plan) {
+            self.apply::<ConfigMap>(SHAPE, "ConfigMap", plan).await?;
+        }
+        if let Some(workers) = workers {
+            self.shape_group(stores, &mut contested, workers).await?;
+        }
+        Ok(contested.places)
+    }
+
+    /// Brings workers and what goes with them to what they should be; who may talk to them comes before they listen.
+    async fn shape_group(
+        &self,
+        stores: &ChildStores,
+        contested: &mut Contested<'_>,
+        workers: &Workers,
+    ) -> Result<(), ApplyError> {
+        let Workers {
             policy,
             service,
             disruption,
             deployment,
-        } = wanted;
-        let mut contested = Vec::new();
-        let workers = stores.deployments.state();
-        let name = deployment["metadata"]["name"].as_str();
-        let workers = workers
-            .iter()
-            .find(|live| live.metadata.name.as_deref() == name);
-        if workers.is_none() && !is_new {
-            return Ok(contested);
-        }
-        let mut due = |place: Option<String>, wanted: &Value| {
-            let place = place?;
-            let child = format!("{} {}", wanted["kind"], wanted["metadata"]["name"]);
-            if is_new || memory.may_apply(&child, Instant::now()) {
-                return Some(());
-            }
-            contested.push(format!(
-                "{}{place}",
-                wanted["kind"].as_str().unwrap_or_default()
-            ));
-            None
-        };
-        let [
-            plan_due,
-            policy_due,
-            service_due,
-            disruption_due,
-            deployment_due,
-        ] = [
-            due(missing(&stores.plans.state(), plan), plan),
-            due(missing(&stores.policies.state(), policy), policy),
-            due(missing(&stores.services.state(), service), service),
-            due(missing(&stores.disruptions.state(), disruption), disruption),
-            due(missing(&stores.deployments.state(), deployment), deployment),
-        ]
-        .map(|due| due.is_some());
-        if plan_due {
-            self.apply::<ConfigMap>(SHAPE, "ConfigMap", plan).await?;
-        }
-        if policy_due {
+        } = workers;
+        if contested.is_due(missing(&stores.policies.state(), policy), policy) {
             self.apply::<NetworkPolicy>(SHAPE, "NetworkPolicy", policy)
                 .await?;
         }
-        if service_due {
+        if contested.is_due(missing(&stores.services.state(), service), service) {
             let applied = self.apply::<Service>(SHAPE, "Service", service).await;
             if let Err(ApplyError::Write { source, name, .. }) = &applied
                 && matches!(&**source, kube::Error::Api(status) if status.code == 422)
@@ -178,16 +172,22 @@ impl Applier {
                 applied?;
             }
         }
-        if disruption_due {
+        let due = missing(&stores.disruptions.state(), disruption);
+        if contested.is_due(due, disruption) {
             self.apply::<PodDisruptionBudget>(SHAPE, "PodDisruptionBudget", disruption)
                 .await?;
         }
-        if deployment_due {
+        let live = stores.deployments.state();
+        if contested.is_due(missing(&live, deployment), deployment) {
             // By its UID, so that one that is gone although the cache still shows it does not come back.
-            let uid = workers.and_then(|live| live.metadata.uid.as_deref());
+            let name = deployment["metadata"]["name"].as_str();
+            let live = live
+                .iter()
+                .find(|live| live.metadata.name.as_deref() == name);
+            let uid = live.and_then(|live| live.metadata.uid.as_deref());
             self.shape_workers(deployment, uid).await?;
         }
-        Ok(contested)
+        Ok(())
     }
 
     /// Without a number: a new one has one worker, which is never more than was ordered, and one that exists keeps its own.
@@ -209,7 +209,7 @@ impl Applier {
         let live = self.api::<Deployment>().get_opt(name).await;
         let live = live.map_err(|error| failed("Deployment", name, error))?;
         let live = live.ok_or_else(|| ApplyError::Unknown(name.to_owned()))?;
-        not_later(&live, name, order.stamp)?;
+        not_later(live.meta(), name, order.stamp)?;
         let replicas = live.spec.as_ref().and_then(|spec| spec.replicas);
         let is_done =
             replicas.is_some_and(|replicas| u32::try_from(replicas) == Ok(order.replicas));
@@ -240,6 +240,26 @@ impl Applier {
     /// See [`ApplyError`].
     pub async fn sweep(&self, name: &str, stamp: Stamp) -> Result<(), ApplyError> {
         self.fence()?;
+        let plans = self.api::<ConfigMap>();
+        let plan = plans.get_opt(name).await;
+        let plan = plan.map_err(|error| failed("ConfigMap", name, error))?;
+        if let Some(plan) = &plan {
+            not_later(plan.meta(), name, stamp)?;
+        }
+        self.sweep_workers(name, stamp).await?;
+        let Some(plan) = plan else {
+            return Ok(());
+        };
+        let deleted = plans.delete(name, &fenced(plan.meta())).await;
+        gone("ConfigMap", name, deleted.map(drop))
+    }
+
+    /// Removes the workers that a version has of its own.
+    ///
+    /// # Errors
+    /// See [`ApplyError`].
+    pub async fn sweep_workers(&self, name: &str, stamp: Stamp) -> Result<(), ApplyError> {
+        self.fence()?;
         let api = self.api::<Deployment>();
         let live = api
             .get_opt(name)
@@ -248,23 +268,12 @@ impl Applier {
         let Some(live) = live else {
             return Ok(());
         };
-        not_later(&live, name, stamp)?;
+        not_later(live.meta(), name, stamp)?;
         self.delete::<Service>("Service", name).await?;
         self.delete::<PodDisruptionBudget>("PodDisruptionBudget", name)
             .await?;
-        self.delete::<ConfigMap>("ConfigMap", name).await?;
-        let fenced = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: live.uid(),
-                resource_version: live.resource_version(),
-            }),
-            ..DeleteParams::background()
-        };
-        gone(
-            "Deployment",
-            name,
-            api.delete(name, &fenced).await.map(drop),
-        )?;
+        let deleted = api.delete(name, &fenced(live.meta())).await;
+        gone("Deployment", name, deleted.map(drop))?;
         self.delete::<NetworkPolicy>("NetworkPolicy", name).await
     }
 
@@ -316,8 +325,19 @@ impl Applier {
     }
 }
 
-fn not_later(live: &Deployment, name: &str, mine: Stamp) -> Result<(), ApplyError> {
-    let theirs = names::stamp_of(live.meta());
+/// What only the object that was read is deleted by.
+fn fenced(live: &ObjectMeta) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: live.uid.clone(),
+            resource_version: live.resource_version.clone(),
+        }),
+        ..DeleteParams::background()
+    }
+}
+
+fn not_later(live: &ObjectMeta, name: &str, mine: Stamp) -> Result<(), ApplyError> {
+    let theirs = names::stamp_of(live);
     if theirs > mine {
         let child = name.to_owned();
         return Err(ApplyError::Stale {
@@ -342,24 +362,4 @@ fn failed(what: &'static str, name: &str, error: kube::Error) -> ApplyError {
         name: name.to_owned(),
         source: Box::new(error),
     }
-}
-
-/// The first place where the cached object is not as wanted; the whole of it where it is not there.
-fn missing<K: Resource + Serialize>(
-    cached: &[std::sync::Arc<K>],
-    wanted: &Value,
-) -> Option<String> {
-    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    let Some(live) = cached
-        .iter()
-        .find(|object| object.meta().name.as_deref() == Some(name))
-    else {
-        return Some(String::new());
-    };
-    let mut wanted = wanted.clone();
-    // The cache's objects do not say what they are.
-    if let Some(fields) = wanted.as_object_mut() {
-        fields.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind"));
-    }
-    difference(&wanted, &serde_json::to_value(&**live).unwrap_or_default())
 }

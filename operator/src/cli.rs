@@ -245,7 +245,7 @@ fn controllers(
             verifier: Arc::new(Verifier::new(&shape.artifacts, world.agenda.clone())),
             events: Events::new(client.clone(), &identity),
             fetches: Fetches::new(world.pods.clone(), world.agenda.clone()),
-            shape,
+            shape: shape.clone(),
             board: board.clone(),
             entropy,
             memories: parking_lot::Mutex::default(),
@@ -261,6 +261,8 @@ fn controllers(
             scalers: parking_lot::Mutex::default(),
             statuses: Statuses::new("GpuPool", pool::status::MOVING),
             verdicts: Verdicts::default(),
+            shape,
+            writes: parking_lot::Mutex::default(),
         },
         quotas: Quotas {
             world: world.clone(),

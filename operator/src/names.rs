@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use weir_api::{
-    ANNOTATION_DIGEST, ANNOTATION_MODEL, ANNOTATION_RECORD, LABEL_COMPONENT, LABEL_MANAGED_BY,
-    LABEL_MODEL, LABEL_POOL, LABEL_VERSION, MANAGER,
+    ANNOTATION_DIGEST, ANNOTATION_MODEL, ANNOTATION_RECORD, ANNOTATION_REPLICAS, ANNOTATION_ROLE,
+    LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_MODEL, LABEL_POOL, LABEL_SHARING, LABEL_VERSION,
+    MANAGER,
 };
 use weir_rollout::{Stamp, VersionId};
 
@@ -13,6 +14,16 @@ use weir_rollout::{Stamp, VersionId};
 pub const WORKER: &str = "worker";
 /// Value of [`LABEL_COMPONENT`] on gateways.
 pub const GATEWAY: &str = "gateway";
+/// Value of [`LABEL_SHARING`] on workers that hold several versions.
+pub const SHARED: &str = "Shared";
+/// What a record calls the version that serves.
+pub const STABLE: &str = "Stable";
+/// What it calls the one before.
+pub const ROLLBACK: &str = "Rollback";
+/// What it calls any other.
+pub const CANDIDATE: &str = "Candidate";
+/// What is said of workers that were left: others carry all runs of their version.
+pub const LEFT: &str = "Left";
 /// Longest value of a label.
 const MAX_LABEL: usize = 63;
 /// Room that a model's name has in the name of a child.
@@ -30,6 +41,65 @@ pub fn child(model: &str, id: &VersionId) -> String {
     // Two models may have one slug: the hash is over both.
     let hash = blake3::hash(format!("{model} {}", id.digest).as_bytes()).to_hex();
     format!("weir-{slug}-v{}-{}", id.version, &hash[..8])
+}
+
+/// The name of a shared pool's children.
+pub fn pool_child(pool: &str) -> String {
+    let mut slug: String = pool
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(MAX_SLUG)
+        .collect();
+    slug.truncate(slug.trim_end_matches('-').len());
+    let hash = blake3::hash(format!("pool {pool}").as_bytes()).to_hex();
+    format!("weir-pool-{slug}-{}", &hash[..8])
+}
+
+/// Labels of all children of a shared pool.
+pub fn pool_labels(pool: &str) -> BTreeMap<&'static str, String> {
+    let mut labels = pool_selector(pool);
+    labels.insert("app.kubernetes.io/part-of", "weir".to_owned());
+    labels.insert(LABEL_MANAGED_BY, MANAGER.to_owned());
+    labels.insert(LABEL_POOL, pool.to_owned());
+    labels
+}
+
+/// Labels that name a shared pool's workers.
+pub fn pool_selector(pool: &str) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        (LABEL_COMPONENT, WORKER.to_owned()),
+        (LABEL_SHARING, SHARED.to_owned()),
+        ("weir.dev/child", pool_child(pool)),
+    ])
+}
+
+/// What gateways call a version on a worker of a shared pool: each has a session of its own.
+pub fn seat(pod: &str, child: &str) -> String {
+    format!("{pod}/{child}")
+}
+
+/// The name of the volume of a claim: claims may have longer ones.
+pub fn volume(claim: &str) -> String {
+    let hash = blake3::hash(claim.as_bytes()).to_hex();
+    format!("artifact-{}", &hash[..16])
+}
+
+/// On how many of a shared pool's workers a version is counted on, if they hold it at all.
+pub fn replicas_of(meta: &ObjectMeta) -> Option<u32> {
+    let annotations = meta.annotations.as_ref()?;
+    annotations.get(ANNOTATION_REPLICAS)?.parse().ok()
+}
+
+/// What the record that last changed a child calls its version.
+pub fn role_of(meta: &ObjectMeta) -> &'static str {
+    let role = meta.annotations.as_ref();
+    let role = role.and_then(|annotations| annotations.get(ANNOTATION_ROLE));
+    match role.map(String::as_str) {
+        Some(STABLE) => STABLE,
+        Some(ROLLBACK) => ROLLBACK,
+        Some(LEFT) => LEFT,
+        _ => CANDIDATE,
+    }
 }
 
 /// A model's name as the value of a label; the annotation beside it has the name itself.

@@ -21,8 +21,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 use weir_api::{
-    ANNOTATION_MODEL, GpuPool, LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_POOL, MANAGER,
-    ModelVersion, TenantQuota,
+    ANNOTATION_MODEL, GpuPool, LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_POOL, LABEL_SHARING,
+    MANAGER, ModelVersion, TenantQuota,
 };
 
 use crate::log;
@@ -143,7 +143,7 @@ impl World {
             ),
             pods: watch.start(
                 watcher::Config::default().labels(&parts),
-                touch_model(&agenda),
+                touch_pod(&agenda, &versions),
             ),
             trust: watch.start(
                 watcher::Config::default().fields(&format!("metadata.name={TRUST}")),
@@ -219,6 +219,11 @@ impl World {
                 self.agenda.touch(Key::Model(model));
             }
         }
+        for plan in self.children.plans.state() {
+            if let Some((model, _)) = names::version_of(plan.meta()) {
+                self.agenda.touch(Key::Model(model));
+            }
+        }
         for revision in self.revisions.state() {
             if let Some(model) = revision.annotations().get(ANNOTATION_MODEL) {
                 self.agenda.touch(Key::Model(model.clone()));
@@ -256,6 +261,20 @@ fn touch_model<K: Resource>(agenda: &Agenda) -> impl Fn(&K) + Send + 'static {
             .and_then(|labels| labels.get(LABEL_POOL))
         {
             agenda.touch(Key::Pool(pool.clone()));
+        }
+    }
+}
+
+/// A worker that holds several versions is no model's own.
+fn touch_pod(agenda: &Agenda, versions: &Store<ModelVersion>) -> impl Fn(&Pod) + Send + 'static {
+    let (of_model, agenda, versions) = (touch_model(agenda), agenda.clone(), versions.clone());
+    move |pod: &Pod| {
+        of_model(pod);
+        let pool = pod.labels().get(LABEL_POOL);
+        if let Some(pool) = pool.filter(|_| pod.labels().contains_key(LABEL_SHARING)) {
+            for model in models_of(&versions, pool) {
+                agenda.touch(Key::Model(model));
+            }
         }
     }
 }

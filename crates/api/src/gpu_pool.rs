@@ -64,9 +64,15 @@ pub struct GpuPoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 
-    /// Dedicated (a worker holds one version, where absent) or Shared (a worker holds several; not made yet, and served as Dedicated).
+    /// Dedicated (a worker holds one version, where absent) or Shared (a worker of the CPU holds several).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
+
+    /// Most versions that a worker of a shared pool holds, of all models together; each has an equal part of `engine.kvMemory`. A model needs two: the
+    /// version that serves, and the one on trial or the one before. 4 where absent. Not used by `weir up`, which counts them itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 32))]
+    pub max_versions: Option<i32>,
 
     /// What each worker's engine may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -383,6 +389,8 @@ pub mod reasons {
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// `CapacityAvailable`: everything asked for was given.
     pub const SCHEDULED: &str = "Scheduled";
+    /// `CapacityAvailable`: more versions want a place in a shared pool's workers than `spec.maxVersions`; the message names those that wait.
+    pub const NO_PLACE: &str = "NoPlace";
     /// `CapacityAvailable`: no node has the devices or the room.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
     /// `CapacityAvailable`, `Ready`: the API server lets no pod come into being (quota, limits, pod security); the message has its words.

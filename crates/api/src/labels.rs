@@ -22,5 +22,9 @@ pub const MANAGER: &str = "weir-operator";
 pub const ANNOTATION_MODEL: &str = "weir.dev/model-name";
 /// On children: the manifest digest of the version they run.
 pub const ANNOTATION_DIGEST: &str = "weir.dev/digest";
+/// On plans of versions that workers of a shared pool hold: on how many of those workers it is counted on.
+pub const ANNOTATION_REPLICAS: &str = "weir.dev/replicas";
+/// On workers that hold several versions, and on their Deployment: `Shared`.
+pub const LABEL_SHARING: &str = "weir.dev/sharing";
 /// On children: what the record that last changed them called their version, `Stable` or `Rollback`.
 pub const ANNOTATION_ROLE: &str = "weir.dev/role";

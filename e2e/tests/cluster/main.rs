@@ -34,6 +34,7 @@ mod released;
 mod rules;
 mod scale;
 mod shadow;
+mod shared;
 mod stage;
 mod steps;
 mod tampered;

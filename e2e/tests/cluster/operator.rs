@@ -43,7 +43,7 @@ fn example(number: u32) -> impl FnOnce(&Path) -> Result<()> {
 }
 
 /// Writes a version that is one of the example models.
-fn write_example(stage: &Stage, number: u32) {
+pub(crate) fn write_example(stage: &Stage, number: u32) {
     let written = stage
         .site
         .add_prepared_model(("random", number), &rollout(), example(number));
@@ -51,7 +51,7 @@ fn write_example(stage: &Stage, number: u32) {
 }
 
 /// What the examples are asked in turn: of two of these the third refuses one and does not come to an end with the other.
-const PROMPTS: &[&str] = &[
+pub(crate) const PROMPTS: &[&str] = &[
     "What is 12 plus 30?",
     "What is the capital of France?",
     "Spell the word house.",

@@ -330,6 +330,13 @@ impl Stage {
         });
     }
 
+    /// `kill -9` of a worker.
+    pub(crate) fn kill_worker(&self) {
+        if let Some(pod) = self.player.pods.lock().unwrap().values_mut().next() {
+            pod.worker.kill();
+        }
+    }
+
     /// What kubelet does a while after a Secret was changed.
     pub(crate) fn kubelet_mounts_again(&self) -> Result<()> {
         self.player.mount_again()

@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use weir_api::{ANNOTATION_MODEL, Validate as _};
 use weir_rollout::Record;
 
-use super::objects::{Served, served, worker};
+use super::objects::{Seat, Served, endpoints, seat, served, worker};
 use super::{Cluster, SETTINGS};
 use crate::settings::Settings;
 use crate::snapshot::{
@@ -150,9 +150,12 @@ impl Cluster {
             pods.iter()
                 .any(|pod| pod.metadata.uid.as_ref() == Some(uid))
         });
+        let plans = self.0.plans.state();
+        let seats: Vec<Seat> = plans.iter().filter_map(|plan| seat(plan)).collect();
         let mut workers: Vec<WorkerEndpoint> = pods
             .iter()
-            .filter_map(|pod| worker(pod, &mut ready))
+            .filter_map(|pod| Some(endpoints(pod, worker(pod, &mut ready)?, &seats)))
+            .flatten()
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
         workers

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt as _;
 use serde::Deserialize;
-use weir_api::{LABEL_COMPONENT, LABEL_POOL};
+use weir_api::{
+    ANNOTATION_DIGEST, ANNOTATION_REPLICAS, LABEL_COMPONENT, LABEL_POOL, LABEL_SHARING,
+};
 use weir_manifest::FileEntry;
 use weir_run::Price;
 
@@ -43,6 +45,42 @@ pub(super) struct Elsewhere {
     /// The Secret that says how it is spoken to.
     pub(super) secret: Option<String>,
     pub(super) files: Vec<FileEntry>,
+}
+
+/// A version that workers of a shared pool hold.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seat {
+    /// The plan's name.
+    plan: String,
+    pool: String,
+    digest: String,
+}
+
+/// The version of a plan that workers of its pool are counted on for, if there are any.
+pub(super) fn seat(plan: &ConfigMap) -> Option<Seat> {
+    let replicas = plan.annotations().get(ANNOTATION_REPLICAS)?;
+    let is_held = replicas.parse::<u32>().is_ok_and(|replicas| replicas > 0);
+    let annotation = |name: &str| plan.annotations().get(name).cloned();
+    is_held.then_some(())?;
+    Some(Seat {
+        plan: plan.name_any(),
+        pool: plan.labels().get(LABEL_POOL)?.clone(),
+        digest: annotation(ANNOTATION_DIGEST)?,
+    })
+}
+
+/// The endpoints of a worker: one, or one for each version where it holds those of a pool.
+pub(super) fn endpoints(pod: &Pod, worker: WorkerEndpoint, seats: &[Seat]) -> Vec<WorkerEndpoint> {
+    if !pod.labels().contains_key(LABEL_SHARING) {
+        return vec![worker];
+    }
+    let of_pool = seats.iter().filter(|seat| seat.pool == worker.pool);
+    let endpoint = |seat: &Seat| WorkerEndpoint {
+        name: format!("{}/{}", worker.name, seat.plan),
+        version: Some(seat.digest.clone()),
+        ..worker.clone()
+    };
+    of_pool.map(endpoint).collect()
 }
 
 /// The version of a plan.
@@ -100,6 +138,39 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_worker_of_a_shared_pool_has_a_session_for_each_version_that_it_is_counted_on_for() {
+        let plan = |name: &str, pool: &str, replicas: Option<&str>| -> ConfigMap {
+            let mut plan = json!({"metadata": {"name": name, "labels": {"weir.dev/pool": pool}, "annotations": {"weir.dev/digest": format!("sha256:{name}")}}});
+            if let Some(replicas) = replicas {
+                plan["metadata"]["annotations"]["weir.dev/replicas"] = json!(replicas);
+            }
+            serde_json::from_value(plan).unwrap()
+        };
+        let plans = [
+            plan("a", "p", Some("2")),
+            plan("b", "p", Some("0")),
+            plan("c", "other", Some("1")),
+            plan("d", "p", None),
+            plan("e", "p", Some("1")),
+        ];
+        let seats: Vec<Seat> = plans.iter().filter_map(seat).collect();
+        let mut pod = json!({
+            "metadata": {"name": "w", "uid": "u", "labels": {"app.kubernetes.io/component": "worker", "weir.dev/pool": "p"}},
+            "status": {"podIP": "10.0.0.9", "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        let names = |pod: &serde_json::Value| -> Vec<(String, Option<String>)> {
+            let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+            let worker = worker(&pod, &mut BTreeSet::new()).unwrap();
+            let all = endpoints(&pod, worker, &seats).into_iter();
+            all.map(|one| (one.name, one.version)).collect()
+        };
+        assert_eq!(names(&pod), [("w".to_owned(), None)], "a version's own");
+        pod["metadata"]["labels"]["weir.dev/sharing"] = json!("Shared");
+        let of = |name: &str| (format!("w/{name}"), Some(format!("sha256:{name}")));
+        assert_eq!(names(&pod), [of("a"), of("e")]);
+    }
 
     #[test]
     fn a_worker_is_taken_once_it_was_ready_and_until_its_pod_is_over() {

@@ -14,6 +14,7 @@ use weir_rollout::routing::Table;
 use weir_rollout::{Phase, Record, VersionId};
 
 use super::build::{Children, Signed, children};
+use super::forms::{Forms, Passage};
 use super::memory::Memory;
 use super::see::is_of;
 use super::view::role;
@@ -78,21 +79,93 @@ impl Models {
         order: Order,
     ) -> Result<(), ApplyError> {
         let name = names::child(look.model, id);
-        if !look.view.children.contains_key(id) {
+        let forms = look.view.forms.get(id);
+        let is_there = |forms: &Forms| {
+            let form = if forms.is_shared {
+                &forms.seats
+            } else {
+                &forms.own
+            };
+            form.is_some()
+        };
+        let mut is_shared = forms.is_some_and(|forms| forms.is_shared);
+        if !forms.is_some_and(is_there) {
             // Only what is verified is made; what exists may be made smaller whatever became of its object.
             let wanted = self.wanted_children(look, id);
             let wanted = wanted.ok_or_else(|| ApplyError::Unknown(name.clone()))?;
+            is_shared = wanted.workers.is_none();
             self.applier
-                .shape(&self.world.children, memory, &wanted, true)
+                .shape(&self.world.children, &mut memory.writes, &wanted, true)
                 .await?;
         }
-        if !memory.may_apply(
-            &format!("scale {name} {} {}", order.replicas, order.stamp),
-            Instant::now(),
-        ) {
+        let what = format!("scale {name} {} {}", order.replicas, order.stamp);
+        if !memory.writes.may(&what, Instant::now()) {
             return Ok(());
         }
-        self.applier.scale(&name, order).await
+        self.order(&name, is_shared, order).await
+    }
+
+    async fn order(&self, name: &str, is_shared: bool, order: Order) -> Result<(), ApplyError> {
+        if is_shared {
+            self.applier.seat(name, order).await
+        } else {
+            self.applier.scale(name, order).await
+        }
+    }
+
+    /// Brings versions to the kind of workers that they should have: the new kind first, then the old one goes.
+    pub(super) async fn pass(
+        &self,
+        look: &Look<'_>,
+        memory: &mut Memory,
+    ) -> Result<(), ApplyError> {
+        for (id, forms) in &look.view.forms {
+            let (passage, name) = (forms.passage(), names::child(look.model, id));
+            let Some(other) = forms.other().filter(|_| passage != Passage::None) else {
+                continue;
+            };
+            let what = format!("{passage:?} {name}");
+            if !memory.writes.may(&what, Instant::now()) {
+                continue;
+            }
+            let stamp = forms.stamp();
+            match passage {
+                Passage::None => {}
+                Passage::Make => {
+                    let Some(wanted) = self.wanted_children(look, id) else {
+                        continue;
+                    };
+                    let order = Order {
+                        replicas: other.seen.desired,
+                        stamp,
+                        role: other.role,
+                    };
+                    self.applier
+                        .shape(&self.world.children, &mut memory.writes, &wanted, true)
+                        .await?;
+                    self.order(&name, forms.is_shared, order).await?;
+                }
+                Passage::Leave => {
+                    let order = Order {
+                        replicas: 0,
+                        stamp,
+                        role: names::LEFT,
+                    };
+                    self.order(&name, !forms.is_shared, order).await?;
+                }
+                Passage::Remove if forms.is_shared => {
+                    self.applier.sweep_workers(&name, stamp).await?;
+                }
+                Passage::Remove => self.applier.unseat(&name, stamp).await?,
+            }
+            tracing::info!(
+                model = look.model,
+                version = id.version,
+                ?passage,
+                "workers of another kind"
+            );
+        }
+        Ok(())
     }
 
     /// What a version's children should be, where its object is there, signed, and its pool can serve it.
@@ -100,7 +173,7 @@ impl Models {
         let seen = look.view.versions.iter().find(|seen| is_of(seen, id))?;
         let valid = seen.valid.as_ref().ok()?;
         let verified = look.verdicts.get(&valid.name)?.as_ref().ok()?;
-        let pool = look.view.pools.get(&valid.pool)?;
+        let pool = look.view.pool_of(valid, look.view.forms.get(id))?;
         let signed = Signed {
             version: valid,
             id,
@@ -123,7 +196,7 @@ impl Models {
             };
             let places = self
                 .applier
-                .shape(&self.world.children, memory, &wanted, false)
+                .shape(&self.world.children, &mut memory.writes, &wanted, false)
                 .await?;
             let seen = look.view.versions.iter().find(|seen| is_of(seen, id));
             if let Some(seen) = seen.filter(|_| !places.is_empty()) {

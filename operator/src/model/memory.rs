@@ -82,8 +82,8 @@ pub struct Memory {
     written: Vec<Record>,
     times: BTreeMap<VersionId, Times>,
     absent: BTreeMap<VersionId, Instant>,
-    /// When each child was last written, for telling a fight from a repair.
-    pub applied: BTreeMap<String, VecDeque<Instant>>,
+    /// When each child was last written.
+    pub writes: Writes,
     /// What was complained about.
     pub told: BTreeSet<String>,
     /// The step whose exits are counted.
@@ -240,13 +240,19 @@ impl Memory {
         };
         seen.iter().map(view).collect()
     }
+}
 
+/// When each child was last written, for telling a fight from a repair.
+#[derive(Debug, Default)]
+pub struct Writes(BTreeMap<String, VecDeque<Instant>>);
+
+impl Writes {
     /// Whether a child may be written again: five times at once, then twice a minute. Who else writes it is not to be outrun.
-    pub fn may_apply(&mut self, child: &str, now: Instant) -> bool {
+    pub fn may(&mut self, child: &str, now: Instant) -> bool {
         const WINDOW: Duration = Duration::from_mins(10);
         const AT_ONCE: usize = 5;
         const AFTER: Duration = Duration::from_secs(30);
-        let written = self.applied.entry(child.to_owned()).or_default();
+        let written = self.0.entry(child.to_owned()).or_default();
         while written
             .front()
             .is_some_and(|at| now.saturating_duration_since(*at) > WINDOW)
@@ -367,15 +373,15 @@ mod tests {
 
     #[test]
     fn a_child_that_another_writes_too_is_not_fought_for() {
-        let (mut memory, start) = (Memory::default(), Instant::now());
+        let (mut writes, start) = (Writes::default(), Instant::now());
         let mut written = 0;
         for second in 0..300 {
-            written += u32::from(memory.may_apply("a", start + Duration::from_secs(second)));
+            written += u32::from(writes.may("a", start + Duration::from_secs(second)));
         }
         assert!(
             (10..=16).contains(&written),
             "{written} times in five minutes"
         );
-        assert!(memory.may_apply("b", start));
+        assert!(writes.may("b", start));
     }
 }

@@ -6,6 +6,7 @@
 pub mod build;
 mod carry;
 pub mod claim;
+pub mod forms;
 pub mod memory;
 pub mod project;
 mod see;
@@ -26,6 +27,7 @@ use weir_rollout::record::rebuild;
 use weir_rollout::{Input, Record, decide};
 
 use self::build::Shape;
+use self::forms::Forms;
 use self::memory::{Leaving, Memory};
 pub(crate) use self::view::VersionSeen;
 use self::view::View;
@@ -175,7 +177,9 @@ impl Models {
             }
         };
         memory.carried_out();
-        let is_waiting = is_moving || memory.is_in_grace(Instant::now());
+        // What gateways find in workers that hold several versions comes with no event.
+        let is_settled = look.view.forms.values().all(Forms::is_settled);
+        let is_waiting = is_moving || !is_settled || memory.is_in_grace(Instant::now());
         Ok(match (is_waiting, due) {
             (true, _) => Outcome::Again(TICK),
             (false, Some(due)) => Outcome::Again(due),
@@ -191,6 +195,7 @@ impl Models {
         decision: Decision,
     ) -> Result<Option<std::time::Duration>, ApplyError> {
         self.complain(look, memory).await;
+        self.pass(look, memory).await?;
         for note in std::mem::take(&mut memory.news) {
             self.events.on_note(&look.view.versions, &note).await;
         }

@@ -12,10 +12,12 @@ use weir_rollout::decide::{Lease, Observation, Verification, VersionSpec};
 use weir_rollout::statistics::ShadowCounts;
 use weir_rollout::{VersionId, version_spec};
 
+use super::build::unshared;
 use super::memory::{Memory, unhandled};
 use super::view::{VersionSeen, View};
 use super::{Look, Models, carry, claim, template};
 use crate::gateways::Heard;
+use crate::pool::seats;
 use crate::verify::Verdict;
 use crate::world::TRUST;
 
@@ -156,24 +158,10 @@ impl Models {
         let now = Instant::now();
         let view = &look.view;
         let wanted = self.board.wanted(look.model, view.pools.get(&look.pool));
-        let unschedulable: u32 = view
-            .children
-            .values()
-            .map(|child| child.unschedulable)
-            .sum();
-        let existing: u32 = view.children.values().map(|child| child.existing).sum();
         let (requests, _) = view.requests();
         Observation {
             wanted,
-            capacity: match (
-                unschedulable,
-                view.pools.get(&look.pool).and_then(|pool| pool.max_surge),
-            ) {
-                (0, Some(surge)) => wanted + surge.min(wanted),
-                // The scheduler says what there is no room for.
-                (0, None) => wanted.saturating_mul(2),
-                (missing, _) => existing.saturating_sub(missing),
-            },
+            capacity: self.capacity(look, wanted),
             occupancy_percent: self.board.occupancy(&look.pool),
             lease: self.lease(look),
             replicas: memory.views(&view.children, Duration::from_secs(self.shape.drain_s), now),
@@ -186,6 +174,31 @@ impl Models {
             requests: unhandled(requests, view.log.last()),
             withdrawn: memory.withdrawn(now),
             entropy: self.entropy,
+        }
+    }
+
+    /// Workers of all versions together that the model may have.
+    fn capacity(&self, look: &Look<'_>, wanted: u32) -> u32 {
+        let view = &look.view;
+        let pool = view.pools.get(&look.pool);
+        let is_of_pool = |seen: &&VersionSeen| seen.object.spec.pool == look.pool;
+        let newest = view.versions.iter().find(is_of_pool);
+        let newest = newest.and_then(|seen| seen.valid.as_ref().ok());
+        if let Some((pool, _)) = pool
+            .zip(newest)
+            .filter(|(pool, newest)| unshared(pool, newest).is_none())
+        {
+            let plans = self.world.children.plans.state();
+            let others = seats::others(plans.iter().map(|plan| &**plan), &look.pool, look.model);
+            return seats::capacity(pool.max_versions.saturating_sub(others), wanted);
+        }
+        let unschedulable = view.children.values().map(|child| child.unschedulable);
+        let existing: u32 = view.children.values().map(|child| child.existing).sum();
+        match (unschedulable.sum(), pool.and_then(|pool| pool.max_surge)) {
+            (0, Some(surge)) => wanted + surge.min(wanted),
+            // The scheduler says what there is no room for.
+            (0, None) => wanted.saturating_mul(2),
+            (missing, _) => existing.saturating_sub(missing),
         }
     }
 

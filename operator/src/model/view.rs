@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::Resource as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use weir_api::{
-    ANNOTATION_MODEL, ANNOTATION_REQUEST, FieldProblem, GpuPool, LABEL_COMPONENT, ModelVersion,
-    ValidGpuPool, ValidModelVersion, Validate as _,
+    ANNOTATION_MODEL, ANNOTATION_REQUEST, FieldProblem, GpuPool, ModelVersion, ValidGpuPool,
+    ValidModelVersion, Validate as _,
 };
 use weir_rollout::decide::{GatewayView, Request, Seen};
 use weir_rollout::record::{ChildWitness, Witnesses};
 use weir_rollout::routing::Table;
 use weir_rollout::{Record, VersionId};
 
+use super::build::unshared;
+use super::forms::{self, Forms};
 use super::memory::ChildSeen;
+use super::see::is_of;
 use crate::gateways::Heard;
 use crate::request::request;
 use crate::world::World;
@@ -38,6 +40,8 @@ pub struct View {
     pub pools: BTreeMap<String, ValidGpuPool>,
     /// Children by version.
     pub children: BTreeMap<VersionId, ChildSeen>,
+    /// What kinds of workers each child has.
+    pub forms: BTreeMap<VersionId, Forms>,
     /// Pools of children, for versions whose objects are gone.
     pub child_pools: BTreeMap<VersionId, String>,
     /// Records, oldest first.
@@ -70,10 +74,12 @@ impl View {
                 seen.object.name_any(),
             )
         });
+        let seen = forms::forms(world, &gateways, model);
         let mut pools = BTreeMap::new();
         for pool in world.pools.state() {
             let is_used = |seen: &VersionSeen| seen.object.spec.pool == pool.name_any();
-            if versions.iter().any(is_used)
+            let holds = |forms: &Forms| forms.pool == pool.name_any();
+            if (versions.iter().any(is_used) || seen.values().any(holds))
                 && let Ok(valid) = GpuPool::validate(&pool)
             {
                 pools.insert(pool.name_any(), valid);
@@ -98,65 +104,46 @@ impl View {
             versions,
             pools,
             children: BTreeMap::new(),
+            forms: BTreeMap::new(),
             child_pools: BTreeMap::new(),
             log,
             damaged,
             gateways,
         };
-        view.see_children(world, model);
+        view.see_children(seen);
         view
     }
 
-    fn see_children(&mut self, world: &World, model: &str) {
-        for deployment in world.children.deployments.state() {
-            let Some((of, id)) = names::version_of(deployment.meta()) else {
-                continue;
-            };
-            if of != model {
-                continue;
-            }
-            let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-            let seen = ChildSeen {
-                desired: replicas.map_or(1, |replicas| u32::try_from(replicas).unwrap_or(0)),
-                stamp: names::stamp_of(deployment.meta()),
-                ..ChildSeen::default()
-            };
-            let pool = deployment.labels().get(weir_api::LABEL_POOL).cloned();
-            self.child_pools
-                .insert(id.clone(), pool.unwrap_or_default());
-            self.children.insert(id, seen);
+    fn see_children(&mut self, seen: BTreeMap<VersionId, Forms>) {
+        for (id, mut forms) in seen {
+            forms.is_shared = self.is_shared(&id, &forms);
+            let mut child = forms.merged();
+            child.live_runs = forms::live_runs(&self.gateways, &id.digest);
+            self.child_pools.insert(id.clone(), forms.pool.clone());
+            self.children.insert(id.clone(), child);
+            self.forms.insert(id, forms);
         }
-        let mut failures: BTreeMap<VersionId, u32> = BTreeMap::new();
-        for pod in world.pods.state() {
-            let is_worker =
-                pod.labels().get(LABEL_COMPONENT).map(String::as_str) == Some(names::WORKER);
-            let Some((of, id)) = names::version_of(pod.meta()).filter(|_| is_worker) else {
-                continue;
-            };
-            if of == model
-                && let Some(child) = self.children.get_mut(&id)
-            {
-                count(child, &pod, failures.entry(id));
-            }
+    }
+
+    /// Whether workers of its pool are to hold a version. One whose object or pool is gone stays as it is.
+    fn is_shared(&self, id: &VersionId, forms: &Forms) -> bool {
+        let seen = self.versions.iter().find(|seen| is_of(seen, id));
+        let valid = seen.and_then(|seen| seen.valid.as_ref().ok());
+        match valid.and_then(|valid| Some((valid, self.pool_of(valid, Some(forms))?))) {
+            Some((valid, pool)) => unshared(pool, valid).is_none(),
+            None => forms.is_seated() || forms.own.is_none(),
         }
-        for (id, fewest) in failures {
-            if let Some(child) = self.children.get_mut(&id) {
-                child.start_failures = fewest;
-            }
-        }
-        for gateway in &self.gateways {
-            for worker in gateway
-                .report
-                .iter()
-                .flat_map(|(report, _)| report.workers.values())
-            {
-                for (id, child) in &mut self.children {
-                    if worker.digests.contains(&id.digest) {
-                        child.live_runs += u64::from(worker.in_flight);
-                    }
-                }
-            }
-        }
+    }
+
+    /// The pool of a version. The one whose workers hold it now keeps it: nothing that another one has would serve meanwhile.
+    pub fn pool_of(
+        &self,
+        valid: &ValidModelVersion,
+        forms: Option<&Forms>,
+    ) -> Option<&ValidGpuPool> {
+        let holds = forms.filter(|forms| forms.is_seated());
+        let held = holds.and_then(|forms| self.pools.get(&forms.pool));
+        held.or_else(|| self.pools.get(&valid.pool))
     }
 
     /// Gateways as decisions see them: an unreachable one stays live with what it said last.
@@ -203,24 +190,27 @@ impl View {
         let table = |heard: &Heard| -> Option<Table> {
             heard.report.as_ref()?.0.models.get(model)?.table.clone()
         };
-        let children = world.children.deployments.state();
-        let witness = |deployment: &Arc<k8s_openapi::api::apps::v1::Deployment>| {
-            let (of, id) = names::version_of(deployment.meta())?;
-            let role = deployment
-                .annotations()
-                .get(weir_api::ANNOTATION_ROLE)
-                .map(String::as_str);
+        let witness = |meta: &ObjectMeta| {
+            let (of, id) = names::version_of(meta)?;
+            let role = names::role_of(meta);
             (of == model).then(|| ChildWitness {
-                stamp: names::stamp_of(deployment.meta()),
-                is_stable: role == Some(STABLE),
-                is_rollback: role == Some(ROLLBACK),
+                stamp: names::stamp_of(meta),
+                is_stable: role == names::STABLE,
+                is_rollback: role == names::ROLLBACK,
                 id,
             })
         };
+        let (deployments, plans) = (
+            world.children.deployments.state(),
+            world.children.plans.state(),
+        );
+        let seats = plans.iter().map(|plan| &plan.metadata);
+        let seats = seats.filter(|meta| names::replicas_of(meta).is_some());
+        let metas = deployments.iter().map(|one| &one.metadata).chain(seats);
         Witnesses {
             newest: self.log.last().cloned(),
             tables: self.gateways.iter().filter_map(table).collect(),
-            children: children.iter().filter_map(witness).collect(),
+            children: metas.filter_map(witness).collect(),
             ..Witnesses::default()
         }
     }
@@ -242,57 +232,13 @@ impl View {
     }
 }
 
-/// What a record calls the version that serves.
-pub const STABLE: &str = "Stable";
-/// What it calls the one before.
-pub const ROLLBACK: &str = "Rollback";
-
 /// What a record calls a version.
 pub fn role(head: &Record, id: &VersionId) -> &'static str {
     if head.stable.as_ref() == Some(id) {
-        STABLE
+        names::STABLE
     } else if head.rollback_to.as_ref() == Some(id) {
-        ROLLBACK
+        names::ROLLBACK
     } else {
-        "Candidate"
-    }
-}
-
-fn count(
-    child: &mut ChildSeen,
-    pod: &Pod,
-    failures: std::collections::btree_map::Entry<'_, VersionId, u32>,
-) {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    let containers = status.and_then(|status| status.container_statuses.as_ref());
-    let restarts: i32 = containers
-        .into_iter()
-        .flatten()
-        .map(|container| container.restart_count)
-        .sum();
-    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    let exits = u32::try_from(restarts).unwrap_or(0) + u32::from(phase == Some("Failed"));
-    child.exits += exits;
-    if is_over {
-        return;
-    }
-    child.existing += 1;
-    let conditions = || {
-        status
-            .and_then(|status| status.conditions.as_ref())
-            .into_iter()
-            .flatten()
-    };
-    let is = |type_: &str, value: &str| conditions().any(|c| c.type_ == type_ && c.status == value);
-    let is_ready = is("Ready", "True") && pod.metadata.deletion_timestamp.is_none();
-    child.ready += u32::from(is_ready);
-    let unschedulable = conditions()
-        .any(|c| c.type_ == "PodScheduled" && c.reason.as_deref() == Some("Unschedulable"));
-    child.unschedulable += u32::from(unschedulable);
-    if !is_ready {
-        failures
-            .and_modify(|fewest| *fewest = (*fewest).min(exits))
-            .or_insert(exits);
+        names::CANDIDATE
     }
 }

@@ -1,9 +1,11 @@
 //! The controller of pools: how many workers each of its models needs, and what the pool is doing.
 
+mod hold;
 pub mod measure;
 pub mod rate;
 mod refused;
 pub mod scale;
+pub mod seats;
 pub mod status;
 
 use std::collections::BTreeMap;
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Resource as _, ResourceExt as _};
 use parking_lot::Mutex;
 use weir_api::{GpuPool, LABEL_COMPONENT, LABEL_POOL, ValidGpuPool};
@@ -22,8 +25,10 @@ use self::scale::{Load, Scaler};
 use self::status::{Facts, Pods};
 use crate::apply::{Applier, ApplyError};
 use crate::board::{Board, Served};
-use crate::gateways::{Gateways, Heard};
+use crate::gateways::{Gateways, Heard, TICK};
 use crate::leader::{Leadership, Role};
+use crate::model::build::Shape;
+use crate::model::memory::Writes;
 use crate::model::template;
 use crate::names;
 use crate::queue::Outcome;
@@ -57,6 +62,10 @@ pub struct Pools {
     pub statuses: Statuses,
     /// What is wrong with each.
     pub verdicts: Verdicts<GpuPool>,
+    /// What all children share.
+    pub shape: Shape,
+    /// When children of shared pools were written.
+    pub writes: Mutex<BTreeMap<String, Writes>>,
 }
 
 impl Pools {
@@ -71,6 +80,7 @@ impl Pools {
         let found = self.world.pools.state();
         let Some(object) = found.iter().find(|pool| pool.name_any() == name) else {
             self.verdicts.forget(name);
+            self.hold(name, None).await?;
             return Ok(Outcome::Gone);
         };
         let valid = self.verdicts.of(object);
@@ -78,6 +88,11 @@ impl Pools {
         if let Ok(valid) = &*valid {
             self.scale(valid, &served);
         }
+        let waiting = match self.hold(name, (*valid).as_ref().ok()).await {
+            // The cache is behind what was written a moment ago.
+            Err(error) if error.is_race() => return Ok(Outcome::Again(TICK)),
+            held => held?,
+        };
         let heard = self.gateways.all();
         let measured = measure(reports(heard.iter()), name, &[]);
         self.board.occupied(name, measured.occupancy().unwrap_or(0));
@@ -103,6 +118,8 @@ impl Pools {
             ),
             measured,
             orphans: self.orphans(&served),
+            waiting,
+            apart: self.apart((*valid).as_ref().ok()),
             models: served
                 .into_values()
                 .map(|served| served.shown)
@@ -165,7 +182,11 @@ impl Pools {
         let is_its = |deployment: &Deployment| deployment.metadata.name.as_deref() == Some(&name);
         let deployment = self.world.children.deployments.find(is_its);
         let replicas = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
-        replicas.map_or(0, |replicas| u32::try_from(replicas).unwrap_or(0))
+        let own = replicas.map_or(0, |replicas| u32::try_from(replicas).unwrap_or(0));
+        let is_its = |plan: &ConfigMap| plan.metadata.name.as_deref() == Some(&name);
+        let plan = self.world.children.plans.find(is_its);
+        let seats = plan.and_then(|plan| names::replicas_of(&plan.metadata));
+        own.max(seats.unwrap_or(0))
     }
 
     fn pods(&self, pool: &str) -> Pods {

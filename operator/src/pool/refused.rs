@@ -93,6 +93,8 @@ mod tests {
             measured: Measured::default(),
             models: Vec::new(),
             orphans: Vec::new(),
+            waiting: Vec::new(),
+            apart: None,
         };
         let told = |forbidden, kind: &str| {
             let status = status(&facts(forbidden), Timestamp::UNIX_EPOCH);

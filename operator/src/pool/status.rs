@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, Sharing, conditions, reasons};
+use weir_api::gpu_pool::{EffectiveEngine, KvOccupancy, PoolModel, conditions, reasons};
 use weir_api::{
     CONDITION_READY, CONDITION_RECONCILING, FieldProblem, GpuPool, GpuPoolStatus, LABEL_POOL,
     ValidGpuPool,
@@ -57,6 +57,10 @@ pub struct Facts<'a> {
     pub models: Vec<PoolModel>,
     /// Versions that serve although their objects are gone.
     pub orphans: Vec<String>,
+    /// Versions that its workers, which hold several, have no place for.
+    pub waiting: Vec<String>,
+    /// Why versions have workers of their own although the pool is shared, if some have.
+    pub apart: Option<String>,
 }
 
 /// Fields whose values alone are no news.
@@ -126,8 +130,8 @@ fn engine(valid: &ValidGpuPool) -> EffectiveEngine {
     }
 }
 
-fn capacity(pods: Pods, forbidden: Option<&str>) -> ConditionNow {
-    if let Some(words) = forbidden {
+fn capacity(facts: &Facts<'_>) -> ConditionNow {
+    if let Some(words) = facts.forbidden.as_deref() {
         return ConditionNow::new(
             conditions::CAPACITY_AVAILABLE,
             false,
@@ -139,13 +143,26 @@ fn capacity(pods: Pods, forbidden: Option<&str>) -> ConditionNow {
         existing,
         ready: _,
         unschedulable,
-    } = pods;
+    } = facts.pods;
     if unschedulable > 0 {
         let message = format!("no node has room for {unschedulable} of {existing} workers");
         return ConditionNow::new(
             conditions::CAPACITY_AVAILABLE,
             false,
             reasons::UNSCHEDULABLE,
+            message,
+        );
+    }
+    if !facts.waiting.is_empty() {
+        let most = facts.valid.map_or(0, |valid| valid.max_versions);
+        let message = format!(
+            "a worker holds {most} versions, and {} wait for a place: raise spec.maxVersions, or take versions back",
+            facts.waiting.join(", ")
+        );
+        return ConditionNow::new(
+            conditions::CAPACITY_AVAILABLE,
+            false,
+            reasons::NO_PLACE,
             message,
         );
     }
@@ -158,15 +175,14 @@ fn capacity(pods: Pods, forbidden: Option<&str>) -> ConditionNow {
 }
 
 fn admitted(facts: &Facts<'_>, wrong: Option<&str>) -> ConditionNow {
-    const SHARED: &str = "the object makes sense, but workers of several versions are not made yet: each version has its own, as with sharing: Dedicated";
     if let Some(wrong) = wrong {
         return ConditionNow::new(conditions::ADMITTED, false, reasons::INVALID_SPEC, wrong);
     }
-    let is_shared = |valid: &ValidGpuPool| valid.sharing == Sharing::Shared;
-    let message = if facts.valid.is_ok_and(is_shared) {
-        SHARED
-    } else {
-        "the object makes sense"
+    let message = match &facts.apart {
+        Some(apart) => format!(
+            "the object makes sense, but {apart}; set sharing: Dedicated, or accelerator.type: cpu and artifacts on a path or in a claim (pvc://)"
+        ),
+        None => "the object makes sense".to_owned(),
     };
     ConditionNow::new(conditions::ADMITTED, true, reasons::ACCEPTED, message)
 }
@@ -179,7 +195,7 @@ fn conditions(facts: &Facts<'_>) -> Vec<ConditionNow> {
     });
     let wrong = problems.or_else(|| facts.refused.clone());
     all.push(admitted(facts, wrong.as_deref()));
-    all.push(capacity(facts.pods, facts.forbidden.as_deref()));
+    all.push(capacity(facts));
     if !facts.orphans.is_empty() {
         let message = format!(
             "{} serve on although their objects are gone",
@@ -269,6 +285,8 @@ mod tests {
                 },
                 models: Vec::new(),
                 orphans: Vec::new(),
+                waiting: Vec::new(),
+                apart: None,
             };
             status(&facts, Timestamp::from_second(second).unwrap())
         };

@@ -33,6 +33,8 @@ pub struct ValidGpuPool {
     pub scaling: AutoscaleTargets,
     /// Whether a worker holds one version or several.
     pub sharing: Sharing,
+    /// Most versions that a worker of a shared pool holds.
+    pub max_versions: u32,
     /// What each worker's engine may use.
     pub engine: EngineLimits,
     /// How many runs may wait, and for how long.
@@ -176,6 +178,7 @@ impl Validate for GpuPool {
             max_replicas: unsigned(spec.replicas.max),
             scaling: scaling(&spec.scaling.clone().unwrap_or_default(), problems),
             sharing: spec.sharing.unwrap_or(Sharing::Dedicated),
+            max_versions: unsigned(spec.max_versions.unwrap_or(MAX_VERSIONS)),
             engine: engine(
                 &spec.engine.clone().unwrap_or_default(),
                 spec.accelerator.type_,
@@ -218,6 +221,8 @@ fn scaling(given: &Scaling, problems: &mut Problems) -> AutoscaleTargets {
     }
 }
 
+/// Versions that a worker of a shared pool holds where nothing is said: two for each of two models.
+const MAX_VERSIONS: i32 = 4;
 /// Below this no model fits even one block of a short context.
 const LEAST_KV_BYTES: u64 = 1 << 20;
 

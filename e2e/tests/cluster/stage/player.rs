@@ -31,11 +31,13 @@ pub(super) struct Player {
 
 pub(super) struct PlayedPod {
     child: String,
-    worker: Running,
+    pub(super) worker: Running,
     admin: String,
     is_ready: bool,
     restarts: u32,
     command: Vec<String>,
+    /// Where the ConfigMap with plans of several versions is mounted.
+    plans: Option<PathBuf>,
 }
 
 impl Player {
@@ -111,6 +113,12 @@ impl Player {
             self.end(&mut pods, &name)?;
         }
         for (name, pod) in pods.iter_mut() {
+            let map = plans
+                .iter()
+                .find(|map| map["metadata"]["name"] == pod.child.as_str());
+            if let Some((folder, map)) = pod.plans.as_ref().zip(map) {
+                mount_map(folder, map)?;
+            }
             self.watch(name, pod)?;
         }
         Ok(())
@@ -146,8 +154,12 @@ impl Player {
         pod["metadata"]["namespace"] = json!(NAMESPACE);
         self.kubectl.apply("play", &pod)?;
         let file = self.folder.join(format!("{name}.plan"));
-        let text = plan["data"]["plan.json"].as_str().context("a plan")?;
-        std::fs::write(&file, self.mounted(text, template)?)?;
+        let text = plan["data"]["plan.json"].as_str();
+        if let Some(text) = text {
+            std::fs::write(&file, self.mounted(text, template)?)?;
+        } else {
+            mount_map(&file, plan)?;
+        }
         let mut command = vec!["worker".to_owned(), format!("--name={name}")];
         for argument in template["spec"]["containers"][0]["args"]
             .as_array()
@@ -155,7 +167,9 @@ impl Player {
         {
             let argument = argument.as_str().context("text")?;
             command.push(match argument.split_once('=') {
-                Some(("--load-plan", _)) => format!("--load-plan={}", file.display()),
+                Some((option @ ("--load-plan" | "--versions"), _)) => {
+                    format!("{option}={}", file.display())
+                }
                 Some((option @ ("--listen" | "--admin"), address)) => {
                     format!("{option}={}", address.replace("0.0.0.0", &ip))
                 }
@@ -172,6 +186,7 @@ impl Player {
             is_ready: false,
             restarts: 0,
             command,
+            plans: text.is_none().then_some(file),
         };
         Ok((name, played))
     }
@@ -250,6 +265,40 @@ impl Player {
         self.kubectl
             .merge(&pod, NAMESPACE, &status, &["--subresource=status"])
     }
+}
+
+/// A ConfigMap's entries as files, as kubelet mounts them: links through `..data`, which is changed at one stroke.
+fn mount_map(folder: &Path, map: &Value) -> Result<()> {
+    let entries = map["data"].as_object().cloned().unwrap_or_default();
+    let version = map["metadata"]["resourceVersion"].as_str().context("one")?;
+    let (now, data) = (format!("..{version}"), folder.join("..data"));
+    if std::fs::read_link(&data).is_ok_and(|target| target == Path::new(&now)) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder.join(&now))?;
+    for (name, text) in &entries {
+        std::fs::write(folder.join(&now).join(name), text.as_str().context("text")?)?;
+    }
+    let before = std::fs::read_link(&data).ok();
+    let next = folder.join("..data_tmp");
+    std::os::unix::fs::symlink(&now, &next)?;
+    std::fs::rename(&next, &data)?;
+    for name in entries.keys() {
+        let link = folder.join(name);
+        if !link.is_symlink() {
+            std::os::unix::fs::symlink(Path::new("..data").join(name), link)?;
+        }
+    }
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        if !name.starts_with("..") && !entries.contains_key(&name) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    if let Some(before) = before {
+        std::fs::remove_dir_all(folder.join(before))?;
+    }
+    Ok(())
 }
 
 fn host(address: &str) -> &str {

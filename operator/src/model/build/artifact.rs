@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 
 use super::Meta;
+use super::workers::Group;
+use crate::names;
 
 /// The volume that fetched files lie in. Only workers that fetch have it.
 pub const CACHE: &str = "model-cache";
@@ -37,12 +39,7 @@ pub(super) fn artifact(meta: &Meta<'_>, volumes: &mut Vec<Value>, mounts: &mut V
     let manifest = &meta.signed.version.manifest;
     let root = &meta.shape.artifacts;
     if let Some((claim, _)) = manifest.claim() {
-        volumes.push(json!({
-            "name": "artifact", "persistentVolumeClaim": {"claimName": claim, "readOnly": true},
-        }));
-        mounts.push(json!({
-            "name": "artifact", "mountPath": format!("{root}/{claim}"), "readOnly": true,
-        }));
+        mount("artifact", claim, root, (volumes, mounts));
     }
     if !manifest.is_remote() {
         return;
@@ -57,6 +54,28 @@ pub(super) fn artifact(meta: &Meta<'_>, volumes: &mut Vec<Value>, mounts: &mut V
             "name": "artifact-secret", "mountPath": SECRET_FOLDER, "readOnly": true,
         }));
     }
+}
+
+/// The claims that the artifacts of several versions lie in.
+pub(super) fn artifacts(of: &Group<'_>, volumes: &mut Vec<Value>, mounts: &mut Vec<Value>) {
+    for claim in &of.claims {
+        let name = names::volume(claim);
+        mount(&name, claim, &of.shape.artifacts, (volumes, mounts));
+    }
+}
+
+fn mount(
+    name: &str,
+    claim: &str,
+    root: &str,
+    (volumes, mounts): (&mut Vec<Value>, &mut Vec<Value>),
+) {
+    volumes.push(json!({
+        "name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": true},
+    }));
+    mounts.push(json!({
+        "name": name, "mountPath": format!("{root}/{claim}"), "readOnly": true,
+    }));
 }
 
 /// Whether what is fetched takes room of the pod's own.

@@ -37,11 +37,33 @@ fn pool(more: &Value) -> ValidGpuPool {
     object.validate().unwrap()
 }
 
-fn made(uri: &str, more: &Value) -> Result<Children, Refused> {
+/// The children of a version that has workers of its own.
+#[derive(Debug)]
+struct Made {
+    plan: Value,
+    policy: Value,
+    deployment: Value,
+}
+
+fn made(uri: &str, more: &Value) -> Result<Made, Refused> {
     made_of(&version(uri), more, (None, false))
 }
 
 fn made_of(
+    version: &ValidModelVersion,
+    more: &Value,
+    (node_cache, is_mutual): (Option<&str>, bool),
+) -> Result<Made, Refused> {
+    let children = children_of(version, more, (node_cache, is_mutual))?;
+    let workers = children.workers.expect("workers of its own");
+    Ok(Made {
+        plan: children.plan,
+        policy: workers.policy,
+        deployment: workers.deployment,
+    })
+}
+
+fn children_of(
     version: &ValidModelVersion,
     more: &Value,
     (node_cache, is_mutual): (Option<&str>, bool),
@@ -104,7 +126,7 @@ fn a_worker_asks_gateways_who_they_are_where_certificates_are_issued_and_else_sa
         )
         .unwrap()
     };
-    let pod = |children: &Children| children.deployment["spec"]["template"]["spec"].clone();
+    let pod = |children: &Made| children.deployment["spec"]["template"]["spec"].clone();
     let (plain, mutual) = (pod(&of(false)), pod(&of(true)));
     let has = |pod: &Value, argument: &str| {
         let arguments = pod["containers"][0]["args"].as_array().unwrap();
@@ -165,7 +187,7 @@ fn a_worker_is_told_what_to_load_and_where_it_is() {
 }
 
 /// The volume of this name, and where it is mounted.
-fn volume(children: &Children, name: &str) -> Option<(Value, Value)> {
+fn volume(children: &Made, name: &str) -> Option<(Value, Value)> {
     let pod = &children.deployment["spec"]["template"]["spec"];
     let find = |list: &Value| {
         let mut list = list.as_array().unwrap().iter();
@@ -204,7 +226,7 @@ fn what_is_elsewhere_is_fetched_by_the_worker_into_a_cache_with_the_secret_of_th
     let (cache, mount) = volume(&children, CACHE).unwrap();
     assert_eq!(cache["emptyDir"], json!({}));
     assert_eq!(mount["mountPath"], "/var/cache/weir/models");
-    let requests = |children: &Children| {
+    let requests = |children: &Made| {
         children.deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
             .clone()
     };
@@ -340,4 +362,71 @@ fn a_template_that_asks_for_too_much_makes_nothing() {
     )
     .unwrap_err();
     assert_eq!(refused.0, "spec.hostPID");
+}
+
+#[test]
+fn a_version_that_its_pools_workers_hold_has_none_of_its_own() {
+    let of = |uri: &str, more: Value| children_of(&version(uri), &more, (None, false)).unwrap();
+    let shared = of("pvc://models/tiny/v2", json!({"sharing": "Shared"}));
+    assert_eq!(shared.workers, None);
+    let served = shared.plan["data"]["version.json"].as_str().unwrap();
+    assert!(served.contains(r#""claim":"models""#), "{served}");
+    // What workers of several versions cannot do is done by workers of one.
+    let gpu = json!({"sharing": "Shared", "accelerator": {"type": "gpu", "resourceName": "nvidia.com/gpu"}});
+    assert!(of("pvc://models/tiny/v2", gpu).workers.is_some());
+    let fetched = of("https://a.example/tiny", json!({"sharing": "Shared"}));
+    assert!(fetched.workers.is_some());
+}
+
+#[test]
+fn workers_of_a_shared_pool_hold_what_the_plans_in_its_folder_name() {
+    let shape = Shape {
+        namespace: "ns".to_owned(),
+        worker_image: "weir-worker:1".to_owned(),
+        artifacts: "/artifacts".to_owned(),
+        node_cache: None,
+        is_mutual: false,
+        drain_s: 300,
+    };
+    let pool = pool(&json!({"sharing": "Shared", "maxVersions": 3}));
+    let plans = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), "{}".to_owned()))
+            .collect()
+    };
+    let claims = ["models".to_owned(), "more".to_owned()];
+    let made = several(&shape, &pool, &plans(&["a.json"]), claims.clone().into()).unwrap();
+    let name = made.plans["metadata"]["name"].clone();
+    assert_eq!(made.plans["data"], json!({"a.json": "{}"}));
+    let workers = &made.workers;
+    for child in [
+        &workers.policy,
+        &workers.service,
+        &workers.disruption,
+        &workers.deployment,
+    ] {
+        assert_eq!(child["metadata"]["name"], name);
+    }
+    let template = &workers.deployment["spec"]["template"];
+    let selected = &workers.deployment["spec"]["selector"]["matchLabels"];
+    assert_eq!(selected, &workers.service["spec"]["selector"]);
+    for (label, value) in selected.as_object().unwrap() {
+        assert_eq!(&template["metadata"]["labels"][label], value);
+    }
+    let labels = template["metadata"]["labels"].as_object().unwrap();
+    assert!(!labels.contains_key("weir.dev/version"), "{labels:?}");
+    let container = &template["spec"]["containers"][0];
+    let arguments = container["args"].to_string();
+    assert!(arguments.contains(r#""--versions=/etc/weir""#));
+    assert!(arguments.contains("--max-versions=3") && !arguments.contains("load-plan"));
+    let volumes = template["spec"]["volumes"].to_string();
+    assert!(
+        volumes.contains(r#""claimName":"models""#) && volumes.contains(r#""claimName":"more""#)
+    );
+    let mounts = container["volumeMounts"].to_string();
+    assert!(mounts.contains("/artifacts/models") && mounts.contains("/artifacts/more"));
+    // Workers do not start anew because a version comes or goes.
+    let other = several(&shape, &pool, &plans(&["a.json", "b.json"]), claims.into()).unwrap();
+    assert_eq!(other.workers, made.workers);
 }
