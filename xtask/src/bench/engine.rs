@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use weir_e2e::{Site, Tenant};
+use weir_e2e::{Site, Tenant, weir_command};
 
 use super::report::{Better, Figure, Report};
 use super::{Options, machine};
@@ -100,6 +100,8 @@ fn compare(
             .filter(|peer| source(*peer).exists() && peer.is_installed(python))
             .collect();
     }
+    let ahead = tempfile::tempdir()?;
+    let quantized = quantize(model, format, &ahead.path().join(name))?;
     let mut all: Vec<Seen> = Vec::new();
     let mut bandwidth = Vec::new();
     for _ in 0..options.rounds {
@@ -110,8 +112,12 @@ fn compare(
         } else {
             bandwidth.push(memory::read_rate());
         }
-        let weir = with_weir(model, format, rows)?;
-        merge(&mut all, weir);
+        merge(&mut all, with_weir("weir", model, format.word(), rows)?);
+        // The peers read files that were quantized before; only its start is another one.
+        merge(
+            &mut all,
+            with_weir("weir, quantized ahead", &quantized, "stored", &[])?,
+        );
         for peer in &peers {
             let python = options.python.as_deref().expect("peers need it");
             match with_peer(*peer, python, source(*peer), rows) {
@@ -217,9 +223,31 @@ fn run(
     })
 }
 
-fn with_weir(model: &Path, format: Format, rows: &[&'static Workload]) -> Result<Seen> {
+/// The same model with its weights in fewer bits, as a directory to be signed.
+fn quantize(model: &Path, format: Format, out: &Path) -> Result<PathBuf> {
+    let text = out.with_extension("txt");
+    std::fs::write(
+        &text,
+        "What the weights lose is measured on these few words alone.",
+    )?;
+    let mut command = weir_command();
+    command.arg("quantize").args([model, out]);
+    command
+        .args(["--weights", format.word(), "--text"])
+        .arg(text);
+    let said = command.output().context("cannot start weir")?;
+    ensure!(
+        said.status.success(),
+        "weir quantize ended with {}: {}",
+        said.status,
+        String::from_utf8_lossy(&said.stderr)
+    );
+    Ok(out.to_owned())
+}
+
+fn with_weir(name: &str, model: &Path, weights: &str, rows: &[&'static Workload]) -> Result<Seen> {
     let engine = json!({
-        "maxBatchTokens": 2048, "maxRunning": 32, "kvMemory": "1Gi", "blockTokens": 16, "kvDtype": "int8", "weights": format.word(),
+        "maxBatchTokens": 2048, "maxRunning": 32, "kvMemory": "1Gi", "blockTokens": 16, "kvDtype": "int8", "weights": weights,
         // Outputs of random weights repeat themselves, which no real text does.
         "draftTokens": 0,
     });
@@ -238,7 +266,7 @@ fn with_weir(model: &Path, format: Format, rows: &[&'static Workload]) -> Result
         key: Some(key),
         model: "bench",
     };
-    run(&server, "weir", begun, rows, || {
+    run(&server, name, begun, rows, || {
         Ok(machine::memory(worker)?.resident_mib + machine::memory(weir.pid())?.resident_mib)
     })
 }
