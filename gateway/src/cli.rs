@@ -207,6 +207,7 @@ async fn end(gateway: &Gateway, store: &dyn Store) -> Result<(), Failure> {
 
 /// Applies the file's snapshot whenever it changes; a broken file changes nothing that serves.
 async fn follow(mut file: SnapshotFile, gateway: Gateway, readiness: Readiness) {
+    let mut first = Some(readiness);
     loop {
         let read = tokio::task::spawn_blocking(move || {
             let outcome = file.read();
@@ -220,7 +221,9 @@ async fn follow(mut file: SnapshotFile, gateway: Gateway, readiness: Readiness) 
         match outcome {
             Ok(Some(snapshot)) => {
                 gateway.apply(snapshot);
-                readiness.set_ready("snapshot");
+                if let Some(readiness) = first.take() {
+                    gateway.take_part(readiness);
+                }
                 tracing::info!("snapshot applied");
             }
             Ok(None) => {}

@@ -176,6 +176,15 @@ impl Gateway {
         self.0.quieter.notify_waiters();
     }
 
+    /// The first snapshot was applied: says so in `readiness` as soon as its workers were reached, or after a few seconds without them.
+    pub(crate) fn take_part(&self, readiness: Readiness) {
+        let core = Arc::clone(&self.0);
+        self.0.spawn(async move {
+            core.meet_workers().await;
+            readiness.set_ready("snapshot");
+        });
+    }
+
     /// From now on [`Gateway::serve`] speaks HTTPS with this certificate, and takes over new content of its files. Once for a gateway.
     pub fn secure(&self, tls: crate::Tls) {
         let core = &self.0;

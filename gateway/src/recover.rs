@@ -20,6 +20,8 @@ use crate::links::Links;
 /// How long runs found at start wait for the first snapshot that names workers.
 const WORKERS_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long a gateway that starts waits for sessions with the workers it knows, before it takes part without them.
+const FIRST_SESSIONS: Duration = Duration::from_secs(5);
 /// Runs after which recovery pauses.
 const PAUSE_AFTER: usize = 32;
 
@@ -136,6 +138,14 @@ impl Core {
         self.wait_until(asked, |links| !links.is_empty()).await;
         let until = Instant::now() + self.config.adopt_within;
         self.wait_until(until, Links::all_welcomed).await;
+    }
+
+    /// Waits until every worker that is known was reached, if there are any, or long enough: one that takes part before has to refuse what
+    /// others can serve, and whose clients they would have been.
+    pub(crate) async fn meet_workers(&self) {
+        let until = Instant::now() + FIRST_SESSIONS;
+        self.wait_until(until, |links| links.is_empty() || links.all_welcomed())
+            .await;
     }
 
     /// Decides on a run that no worker holds and whose writer this gateway is.

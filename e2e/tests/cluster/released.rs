@@ -5,6 +5,7 @@ mod plain;
 mod release;
 mod streams;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -40,13 +41,16 @@ fn with_database(set: &str) -> String {
     format!("postgresql.enabled=true,gateway.replicas=2,{set}")
 }
 
-/// Streams that are open while every program of the release is replaced: each client has every event once, in order, to the end.
+/// Streams that are open while every program of the release is replaced: each client has every event once, in order, to the end; and nobody
+/// who comes anew meanwhile is turned away.
 fn upgrade_under_streams(release: &Release) {
     let before = PARTS.map(|part| release.names(part));
     let client = release.client();
     let tokens = streams::that_last(&client, STREAMS, LONG);
     let started = Instant::now();
-    let (upgraded, readings) = std::thread::scope(|scope| {
+    let is_over = AtomicBool::new(false);
+    let (upgraded, readings, short) = std::thread::scope(|scope| {
+        let short = scope.spawn(|| streams::short(&client, &is_over));
         let read = |number| {
             let client = &client;
             let key = format!("upgrade-{number}");
@@ -62,8 +66,12 @@ fn upgrade_under_streams(release: &Release) {
         let upgraded = started.elapsed();
         let ended = readers.into_iter().map(|reader| reader.join().unwrap());
         let readings: Vec<Reading> = ended.map(Result::unwrap).collect();
-        (upgraded, readings)
+        is_over.store(true, Ordering::Relaxed);
+        (upgraded, readings, short.join().unwrap())
     });
+    eprintln!("{} short answers meanwhile", short.answered);
+    assert!(short.answered > 20, "{short:?}");
+    assert_eq!(short.failed, Vec::<String>::new(), "{short:?}");
     for (part, before) in PARTS.iter().zip(&before) {
         assert!(release.names(part).is_disjoint(before), "{part} stayed");
     }

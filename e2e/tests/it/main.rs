@@ -42,6 +42,7 @@ mod retention;
 mod rollout;
 mod shared;
 mod stand;
+mod starts;
 mod support;
 mod tampering;
 mod tenants;

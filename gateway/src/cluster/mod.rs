@@ -204,6 +204,7 @@ impl Cluster {
 
     async fn keep_applied(&self, gateway: Gateway, readiness: Readiness) {
         let (mut basis, begun) = (String::new(), Instant::now());
+        let mut first = Some(readiness);
         loop {
             let this = self.clone();
             // Reads tokenizers, hashes them, and syncs tables to the disk.
@@ -222,8 +223,12 @@ impl Cluster {
             }
             // A gateway that does not know a model yet that others serve would take their place and say that there is none. Others must not
             // wait for ever for one whose files nobody can fetch.
-            if !basis.is_empty() && (!self.0.texts.are_coming() || begun.elapsed() > FIRST_TEXTS) {
-                readiness.set_ready("snapshot");
+            let has_texts = !self.0.texts.are_coming() || begun.elapsed() > FIRST_TEXTS;
+            if !basis.is_empty()
+                && has_texts
+                && let Some(readiness) = first.take()
+            {
+                gateway.take_part(readiness);
             }
             let again = if self.0.texts.has_failed() {
                 Duration::from_secs(5)

@@ -1,5 +1,6 @@
 //! Clients that read a run to its end over as many connections as it takes, as the contract tells them to.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -87,6 +88,32 @@ pub(super) fn read(client: &Client, key: &str, tokens: u64) -> Result<Reading> {
         };
         reading.connections += 1;
     }
+}
+
+/// What became of short requests, one after another.
+#[derive(Debug, Default)]
+pub(super) struct Short {
+    pub(super) answered: u32,
+    pub(super) failed: Vec<String>,
+}
+
+/// Asks for a few tokens again and again, each time once, until it is over.
+pub(super) fn short(client: &Client, is_over: &AtomicBool) -> Short {
+    let mut short = Short::default();
+    while !is_over.load(Ordering::Relaxed) {
+        let key = format!("short-{}", short.answered as usize + short.failed.len());
+        let body =
+            json!({"model": "random", "input": "hi", "maxOutputTokens": 2, "requestKey": key});
+        match client.post("/inference", &body) {
+            Ok(reply) if reply.status < 300 => short.answered += 1,
+            Ok(reply) => short
+                .failed
+                .push(format!("{} {}", reply.status, reply.body)),
+            Err(error) => short.failed.push(format!("{error:#}")),
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    short
 }
 
 /// How many tokens so many streams at once need to last so long, judged by shorter ones.

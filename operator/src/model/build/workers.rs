@@ -21,6 +21,8 @@ const PLAN_FOLDER: &str = "/etc/weir";
 const IDENTITY_FOLDER: &str = "/etc/weir-identity";
 /// Beyond the drain: time to flush frames and end.
 const AFTER_DRAIN_S: u64 = 10;
+/// How long a worker serves before the one it replaces is told to go: what gateways need to open sessions with it.
+const BEFORE_NEXT_S: u64 = 3;
 /// Memory of a worker beside weights and KV: tokenizer, masks, activations.
 const OTHER_MEMORY: u64 = 256 << 20;
 
@@ -139,6 +141,7 @@ fn deployment(of: &Group<'_>) -> Result<Value, Refused> {
         "spec": {
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": 600,
+            "minReadySeconds": BEFORE_NEXT_S,
             // Engine limits that change must not take a serving replica before its successor serves.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "selector": of.selector(),
