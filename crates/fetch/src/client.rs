@@ -9,9 +9,25 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Nothing may take longer to come than this; the reader of a body has the same patience.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
-/// Makes the client.
+/// Makes the client. A system without any authorities is no fault: places without TLS need none, and the others are refused when they are
+/// spoken to.
 pub(crate) fn make() -> Result<reqwest::Client, FetchError> {
-    install_provider();
+    // The cryptography that everything else in a process uses. Fails only where one is installed, which will do.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let made = builder().build().or_else(|error| {
+        tracing::warn!(
+            error = crate::error::chain(&error),
+            "no certificates of authorities can be read; only places without TLS can be fetched from. Name a file of them in SSL_CERT_FILE, or install the package ca-certificates"
+        );
+        builder().tls_certs_only([]).build()
+    });
+    made.map_err(|error| FetchError::Client {
+        place: "https".to_owned(),
+        cause: crate::error::chain(&error),
+    })
+}
+
+fn builder() -> reqwest::ClientBuilder {
     let redirects = reqwest::redirect::Policy::custom(|attempt| {
         let was_secret = attempt
             .previous()
@@ -25,20 +41,17 @@ pub(crate) fn make() -> Result<reqwest::Client, FetchError> {
             attempt.follow()
         }
     });
-    let made = reqwest::Client::builder()
+    reqwest::Client::builder()
         .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT)
         .read_timeout(SILENCE)
         .redirect(redirects)
-        .build();
-    made.map_err(|error| FetchError::Client {
-        place: "https".to_owned(),
-        cause: crate::error::chain(&error),
-    })
 }
 
-/// The cryptography that everything else in a process uses. The registry's client makes its own connections and asks for it.
-pub(crate) fn install_provider() {
-    // Fails only where one is installed, which will do.
-    drop(rustls::crypto::ring::default_provider().install_default());
+/// The fault of a place that does not answer, or no longer.
+pub(crate) fn unreachable(place: &str, error: reqwest::Error) -> FetchError {
+    FetchError::Unreachable {
+        place: place.to_owned(),
+        cause: crate::error::chain(&error.without_url()),
+    }
 }

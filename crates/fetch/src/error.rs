@@ -224,6 +224,10 @@ impl FetchError {
 
 /// Bytes of a library's or a server's words that are passed on.
 const WORDS: usize = 1000;
+/// What the TLS library says of a certificate of nobody that this process knows.
+const UNTRUSTED: &str = "UnknownIssuer";
+/// What to do then.
+const AUTHORITIES: &str = "no authority that this process trusts has signed the certificate: name a file of authorities in SSL_CERT_FILE, or install the system's (the package ca-certificates)";
 
 /// An error with what caused it, in one line, as anybody may read it: addresses without their queries, which may be signatures, and no more
 /// of a server's answer than says what is wrong.
@@ -238,7 +242,17 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    let mut text = without_queries(&text);
+    let text = words(&text);
+    if text.contains(UNTRUSTED) {
+        format!("{text}; {AUTHORITIES}")
+    } else {
+        text
+    }
+}
+
+/// A text as far as it is passed on.
+pub(crate) fn words(text: &str) -> String {
+    let mut text = without_queries(text.trim());
     if text.len() > WORDS {
         text.truncate(text.floor_char_boundary(WORDS));
         text.push('…');
@@ -267,6 +281,13 @@ fn without_queries(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_of_nobody_known_is_said_with_its_remedy() {
+        let cause = rustls::CertificateError::UnknownIssuer;
+        let error = io::Error::other(rustls::Error::InvalidCertificate(cause));
+        assert!(chain(&error).contains("SSL_CERT_FILE"), "{}", chain(&error));
+    }
 
     #[test]
     fn signatures_of_addresses_and_long_answers_are_not_passed_on() {

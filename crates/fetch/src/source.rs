@@ -66,9 +66,9 @@ impl Source {
                     options,
                 )?)
             }
-            Place::Registry { reference } => {
-                Kind::Registry(Box::new(registry::Registry::new(reference, settings)?))
-            }
+            Place::Registry { reference } => Kind::Registry(Box::new(registry::Registry::new(
+                client, reference, settings,
+            )?)),
         };
         Ok(Self { location, kind })
     }

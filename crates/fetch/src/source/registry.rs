@@ -1,22 +1,26 @@
 //! Layers of an artifact in a registry: each file a layer (as `ModelPack`'s raw layers and plain artifacts have it), or files in an
 //! uncompressed archive. Which layer holds a file is told by the signed digest, not by what the manifest says of itself.
 
+mod challenge;
+mod talk;
+
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use oci_client::Reference;
-use oci_client::client::{BlobResponse, Client, ClientConfig, ClientProtocol};
-use oci_client::errors::{OciDistributionError as Oci, OciErrorCode};
-use oci_client::manifest::{OciDescriptor, OciManifest};
-use oci_client::secrets::RegistryAuth;
+use oci_client::manifest::{
+    IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE,
+    OCI_IMAGE_MEDIA_TYPE, OciDescriptor, OciManifest,
+};
+use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
+use reqwest::{Response, StatusCode};
 use tokio::sync::OnceCell;
-use weir_manifest::{FileEntry, FilePath};
+use weir_manifest::{Digest, FileEntry, FilePath};
 
-use super::Opened;
-use crate::client::{SILENCE, install_provider};
-use crate::error::chain;
+use self::talk::Talk;
+use super::{Opened, web};
+use crate::client::unreachable;
 use crate::fetcher::Settings;
 use crate::tape::{Extent, Reader};
 use crate::{FetchError, docker};
@@ -24,18 +28,31 @@ use crate::{FetchError, docker};
 /// What says a layer's file name: plain artifacts, and `ModelPack`.
 const NAMES: [&str; 2] = ["org.opencontainers.image.title", "org.cncf.model.filepath"];
 
+/// What registries take for a manifest, as their specification has it.
+const MAX_MANIFEST: usize = 4 << 20;
+/// The manifests that are asked for; indexes are refused with words of our own.
+const MANIFESTS: [&str; 4] = [
+    OCI_IMAGE_MEDIA_TYPE,
+    IMAGE_MANIFEST_MEDIA_TYPE,
+    OCI_IMAGE_INDEX_MEDIA_TYPE,
+    IMAGE_MANIFEST_LIST_MEDIA_TYPE,
+];
+
 /// An artifact in a registry.
 pub(crate) struct Registry {
-    client: Client,
+    talk: Talk,
     reference: Reference,
-    auth: RegistryAuth,
     layers: OnceCell<Vec<OciDescriptor>>,
     /// Files in archives, with the layer's place in the list.
     packed: OnceCell<BTreeMap<FilePath, (usize, Extent)>>,
 }
 
 impl Registry {
-    pub(crate) fn new(reference: &str, settings: &Settings) -> Result<Self, FetchError> {
+    pub(crate) fn new(
+        client: &reqwest::Client,
+        reference: &str,
+        settings: &Settings,
+    ) -> Result<Self, FetchError> {
         let client_fault = |cause: String| FetchError::Client {
             place: format!("oci://{reference}"),
             cause,
@@ -43,22 +60,12 @@ impl Registry {
         let parsed: Reference = reference
             .parse()
             .map_err(|error| client_fault(format!("{error}")))?;
-        install_provider();
-        let config = ClientConfig {
-            protocol: ClientProtocol::HttpsExcept(settings.plain_http.clone()),
-            connect_timeout: Some(Duration::from_secs(10)),
-            read_timeout: Some(SILENCE),
-            user_agent: concat!("weir/", env!("CARGO_PKG_VERSION")),
-            ..ClientConfig::default()
-        };
-        let client = Client::try_from(config).map_err(|error| client_fault(chain(&error)))?;
         let given = settings.registries.as_deref();
         let auth = docker::credentials(given, parsed.resolve_registry(), parsed.repository())
             .map_err(client_fault)?;
         Ok(Self {
-            client,
+            talk: Talk::new(client, &parsed, auth, &settings.plain_http),
             reference: parsed,
-            auth,
             layers: OnceCell::new(),
             packed: OnceCell::new(),
         })
@@ -124,16 +131,54 @@ impl Registry {
 
     async fn layers(&self, place: &str) -> Result<&[OciDescriptor], FetchError> {
         let read = || async {
-            let pulled = self.client.pull_manifest(&self.reference, &self.auth).await;
-            match pulled.map_err(|error| fault(place.to_owned(), &error))? {
-                (OciManifest::Image(manifest), _) => Ok(manifest.layers),
-                (OciManifest::ImageIndex(_), _) => Err(FetchError::Refused {
-                    place: place.to_owned(),
-                    cause: "the reference names an index of several platforms; name one manifest by its digest".to_owned(),
-                }),
+            let refused = |cause: String| FetchError::Refused {
+                place: place.to_owned(),
+                cause,
+            };
+            let bytes = self.manifest(place).await?;
+            match serde_json::from_slice(&bytes) {
+                Ok(OciManifest::Image(manifest)) => Ok(manifest.layers),
+                Ok(OciManifest::ImageIndex(_)) => Err(refused(
+                    "the reference names an index of several platforms; name one manifest by its digest".to_owned(),
+                )),
+                Err(error) => Err(refused(format!("the registry sends no manifest: {error}"))),
             }
         };
         self.layers.get_or_try_init(read).await.map(Vec::as_slice)
+    }
+
+    async fn manifest(&self, place: &str) -> Result<Vec<u8>, FetchError> {
+        let mut headers = HeaderMap::new();
+        for kind in MANIFESTS {
+            headers.append(ACCEPT, HeaderValue::from_static(kind));
+        }
+        let digest = self.reference.digest();
+        let name = digest.or(self.reference.tag()).unwrap_or("latest");
+        let what = format!("manifests/{name}");
+        let mut response = self.talk.ask(place, &what, &headers).await?;
+        let refused = |cause: String| FetchError::Refused {
+            place: place.to_owned(),
+            cause,
+        };
+        let mut bytes = Vec::new();
+        while let Some(piece) = response
+            .chunk()
+            .await
+            .map_err(|error| unreachable(place, error))?
+        {
+            bytes.extend_from_slice(&piece);
+            if bytes.len() > MAX_MANIFEST {
+                let cause = format!("its manifest is larger than {MAX_MANIFEST} bytes");
+                return Err(refused(cause));
+            }
+        }
+        let found = Digest::of(&bytes).to_string();
+        match digest {
+            Some(digest) if digest.starts_with("sha256:") && digest != found => Err(refused(
+                format!("the manifest that came has the digest {found}"),
+            )),
+            _ => Ok(bytes),
+        }
     }
 
     async fn packed(
@@ -209,35 +254,35 @@ impl Registry {
         extent: (u64, u64),
         offset: u64,
     ) -> Result<Opened, FetchError> {
-        // Other addresses that a manifest names for a layer would be asked too.
-        let layer = OciDescriptor {
-            urls: None,
-            ..layer.clone()
-        };
         let (from, size) = (extent.0 + offset, extent.1.saturating_sub(offset));
-        self.client
-            .store_auth_if_needed(self.reference.resolve_registry(), &self.auth)
-            .await;
         let is_whole = from == 0 && u64::try_from(layer.size) == Ok(size);
         let length = (!is_whole).then_some(size);
-        let asked = self
-            .client
-            .pull_blob_stream_partial(&self.reference, &layer, from, length)
-            .await;
-        let (skip, stream) = match asked.map_err(|error| fault(place.clone(), &error))? {
-            BlobResponse::Full(stream) => (from, stream),
-            BlobResponse::Partial(stream) => (0, stream),
-        };
-        let unreachable = move |error: std::io::Error| FetchError::Unreachable {
-            place: place.clone(),
-            cause: chain(&error),
-        };
+        let what = format!("blobs/{}", layer.digest);
+        let headers = talk::range(from, length);
+        let response = self.talk.ask(&place, &what, &headers).await?;
         Ok(Opened {
-            skip,
+            skip: skipped(&place, &response, from)?,
             total: None,
             ends: is_whole,
-            body: stream.stream.map_err(unreachable).boxed(),
+            body: response
+                .bytes_stream()
+                .map_err(move |error| unreachable(&place, error))
+                .boxed(),
         })
+    }
+}
+
+/// Bytes that come before those that were asked for.
+fn skipped(place: &str, response: &Response, from: u64) -> Result<u64, FetchError> {
+    if response.status() != StatusCode::PARTIAL_CONTENT {
+        return Ok(from);
+    }
+    match web::content_range(response.headers()) {
+        Some((first, _)) if first <= from => Ok(from - first),
+        found => Err(FetchError::Refused {
+            place: place.to_owned(),
+            cause: format!("asked for bytes from {from} on, the registry sends {found:?}"),
+        }),
     }
 }
 
@@ -279,41 +324,5 @@ fn missing(place: String, layers: &[OciDescriptor]) -> FetchError {
             place,
             cause: "no layer of the artifact has it".to_owned(),
         },
-    }
-}
-
-fn fault(place: String, error: &Oci) -> FetchError {
-    let cause = chain(error);
-    match error {
-        Oci::UnauthorizedError { .. }
-        | Oci::AuthenticationFailure(_)
-        | Oci::RegistryTokenDecodeError(_)
-        | Oci::ServerError {
-            code: 401 | 403, ..
-        } => FetchError::Denied { place, cause },
-        Oci::ImageManifestNotFoundError(_) | Oci::ServerError { code: 404, .. } => {
-            FetchError::Missing { place, cause }
-        }
-        Oci::RegistryError { envelope, .. } => {
-            match envelope.errors.first().map(|error| &error.code) {
-                Some(OciErrorCode::Unauthorized | OciErrorCode::Denied) => {
-                    FetchError::Denied { place, cause }
-                }
-                Some(
-                    OciErrorCode::ManifestUnknown
-                    | OciErrorCode::NameUnknown
-                    | OciErrorCode::NotFound
-                    | OciErrorCode::BlobUnknown
-                    | OciErrorCode::ManifestBlobUnknown,
-                ) => FetchError::Missing { place, cause },
-                Some(OciErrorCode::Toomanyrequests) => FetchError::Busy { place, cause },
-                _ => FetchError::Refused { place, cause },
-            }
-        }
-        Oci::ServerError { code, .. } if *code == 429 || *code >= 500 => {
-            FetchError::Busy { place, cause }
-        }
-        Oci::RequestError(_) | Oci::IoError(_) => FetchError::Unreachable { place, cause },
-        _ => FetchError::Refused { place, cause },
     }
 }

@@ -7,7 +7,7 @@ use weir_manifest::FilePath;
 
 use super::Opened;
 use crate::FetchError;
-use crate::error::chain;
+use crate::client::unreachable;
 use crate::fetcher::Settings;
 use crate::uri::encoded;
 
@@ -53,10 +53,6 @@ impl Web {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let unreachable = |place: &str, error: reqwest::Error| FetchError::Unreachable {
-            place: place.to_owned(),
-            cause: chain(&error.without_url()),
-        };
         let response = request
             .send()
             .await
@@ -71,7 +67,7 @@ impl Web {
                     return Err(FetchError::Refused { place, cause });
                 }
             },
-            status => return Err(refused(place, status, response.headers())),
+            status => return Err(refused(place, status, response.headers(), "")),
         };
         let body = response
             .bytes_stream()
@@ -87,15 +83,24 @@ impl Web {
 }
 
 /// The first byte and the whole size of `bytes FIRST-LAST/SIZE`.
-fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
+pub(super) fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let text = headers.get(CONTENT_RANGE)?.to_str().ok()?;
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, _) = range.split_once('-')?;
     Some((first.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-fn refused(place: String, status: StatusCode, headers: &HeaderMap) -> FetchError {
-    let cause = status.to_string();
+/// What a status means, with the words that came with it.
+pub(super) fn refused(
+    place: String,
+    status: StatusCode,
+    headers: &HeaderMap,
+    words: &str,
+) -> FetchError {
+    let cause = match words {
+        "" => status.to_string(),
+        words => format!("{status}: {words}"),
+    };
     match status {
         StatusCode::UNAUTHORIZED
         | StatusCode::FORBIDDEN

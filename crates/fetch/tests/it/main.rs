@@ -12,5 +12,6 @@
 mod archives;
 mod bad_servers;
 mod processes;
+mod registries;
 mod server;
 mod space;
