@@ -44,7 +44,7 @@ pub(crate) fn follow(
     announcer: &Announcer,
 ) -> Option<Watching> {
     let holder = AdapterHolder { base, commands };
-    Some(FolderWatch::new(folder?, holder, announcer).start(|| ()))
+    Some(FolderWatch::new(folder?, holder, announcer).start(|_| ()))
 }
 
 impl Holder for AdapterHolder {

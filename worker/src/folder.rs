@@ -54,6 +54,8 @@ pub(crate) struct FolderWatch<H> {
     announcer: Announcer,
     /// By file name.
     plans: BTreeMap<String, Plan>,
+    /// Whether it could be looked at.
+    is_known: bool,
 }
 
 /// A plan's file.
@@ -115,20 +117,24 @@ impl<H: Holder> FolderWatch<H> {
             holder,
             announcer: announcer.clone(),
             plans: BTreeMap::new(),
+            is_known: false,
         }
     }
 
-    /// Looks until the value that comes back is dropped, or there is no holder any more. Calls `looked` after the first look.
-    pub(crate) fn start(mut self, looked: impl FnOnce() + Send + 'static) -> Watching {
+    /// Looks until the value that comes back is dropped, or there is no holder any more. Calls `looked` after each look, with whether it serves.
+    pub(crate) fn start(mut self, mut looked: impl FnMut(bool) + Send + 'static) -> Watching {
         Watching(tokio::spawn(async move {
-            let mut looked = Some(looked);
             while self.look().await.is_some() {
-                if let Some(looked) = looked.take() {
-                    looked();
-                }
+                looked(self.serves());
                 sleep(LOOK_EVERY).await;
             }
         }))
+    }
+
+    /// Whether something of what there is to hold is held. Where every plan fails, it is rather the holder that is at fault.
+    fn serves(&self) -> bool {
+        let mut plans = self.plans.values();
+        self.is_known && (self.plans.is_empty() || plans.any(|plan| plan.loaded.is_some()))
     }
 
     /// One look; `None` when there is no holder any more.
@@ -142,6 +148,7 @@ impl<H: Holder> FolderWatch<H> {
         let Ok(Some(found)) = found else {
             return Some(());
         };
+        self.is_known = true;
         let gone: Vec<String> = self
             .plans
             .keys()

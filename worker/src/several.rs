@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use weir_model::CpuThreads;
-use weir_telemetry::Readiness;
 use weir_telemetry::admin::Page;
 
 use crate::adapters::{self, AdapterBase};
@@ -77,12 +76,21 @@ pub(crate) async fn run(
         all: Arc::clone(&all),
         gone,
     };
+    let has_looked = CancellationToken::new();
     let watch = FolderWatch::new(plans, holder, announcer).start({
         let (readiness, announcer) = (basis.readiness.clone(), announcer.clone());
-        move || {
-            readiness.set_ready(ENGINE);
-            announcer.ready(&address, "");
-            tracing::info!(address, "takes sessions");
+        let (has_looked, mut is_ready) = (has_looked.clone(), false);
+        move |serves| {
+            if !has_looked.is_cancelled() {
+                has_looked.cancel();
+                announcer.ready(&address, "");
+                tracing::info!(address, "takes sessions");
+            }
+            // Once for all: whoever took the place of another one holds something, and a plan that comes later disturbs nobody.
+            if serves && !is_ready {
+                is_ready = true;
+                readiness.set_ready(ENGINE);
+            }
         }
     });
     let stop = CancellationToken::new();
@@ -92,14 +100,13 @@ pub(crate) async fn run(
         (listener, basis.identity),
         stop.clone(),
     ));
-    let readiness = basis.readiness.clone();
     let ended = tokio::select! {
         outcome = &mut server => Err(match outcome {
             Ok(Err(error)) => WorkerError::Serve { source: error },
             _ => WorkerError::ServerEnded,
         }),
         () = shutdown.cancelled() => Ok(Ended::Drained),
-        () = until_orphaned(&doors, &readiness, orphan_grace) => Ok(Ended::Orphaned),
+        () = until_orphaned(&doors, &has_looked, orphan_grace) => Ok(Ended::Orphaned),
     };
     basis.readiness.set_not_ready(ENGINE, "draining");
     drop(watch);
@@ -130,12 +137,12 @@ fn page(doors: &Doors) -> String {
 }
 
 /// Waits until there was no session with any version for the grace.
-async fn until_orphaned(doors: &Doors, readiness: &Readiness, grace: Option<Duration>) {
+async fn until_orphaned(doors: &Doors, has_looked: &CancellationToken, grace: Option<Duration>) {
     let Some(grace) = grace else {
         return std::future::pending().await;
     };
     // Nobody can visit what is still loading.
-    readiness.wait_until_ready().await;
+    has_looked.cancelled().await;
     let mut visited = Instant::now();
     while visited.elapsed() < grace {
         if doors

@@ -141,14 +141,23 @@ fn rolls_out(stage: &Stage) {
     assert_one_deployment(stage);
 }
 
+/// Whether the worker that was started anew is ready; `None` where there is none.
+fn restarted(stage: &Stage) -> Option<bool> {
+    let pods = stage.kubectl().get(&["pods", "-n", NAMESPACE]).ok()?;
+    let statuses = pods["items"].as_array()?.iter();
+    let mut containers = statuses.map(|pod| &pod["status"]["containerStatuses"][0]);
+    let container = containers.find(|one| one["restartCount"].as_u64() >= Some(1))?;
+    container["ready"].as_bool()
+}
+
 /// `kill -9` of one of the two workers: it comes back with all that it held.
 fn workers_die(stage: &Stage) {
     stage.kill_worker();
-    stage.wait("a worker is missing", 30, || {
-        stage.version(2)["status"]["readyReplicas"] == 1
-    });
+    // That it is missing may be seen for a moment only; what was counted stays.
+    stage.wait("a worker starts anew", 30, || restarted(stage).is_some());
     stage.wait("it is back", 60, || {
-        stage.version(2)["status"]["readyReplicas"] == 2
+        restarted(stage) == Some(true)
+            && stage.version(2)["status"]["readyReplicas"] == 2
             && version(stage, "other-v1")["status"]["readyReplicas"] == 2
     });
     let load = Load::asking(stage, PROMPTS, |load| {

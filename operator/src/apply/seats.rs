@@ -95,7 +95,8 @@ impl Applier {
         let data = live.map(|live| json!(live.data.clone().unwrap_or_default()));
         let is_other = data.as_ref() != Some(&plans["data"]);
         let mut is_written = false;
-        if contested.is_due(is_other.then(|| ".data".to_owned()), plans) {
+        // Never put off: what workers hold may hang on it, and as the version that was read it outruns nobody.
+        if is_other {
             let mut plans = plans.clone();
             if let Some(live) = live {
                 plans["metadata"]["resourceVersion"] = json!(live.resource_version());

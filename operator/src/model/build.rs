@@ -128,6 +128,7 @@ impl Meta<'_> {
             selector: names::selector(self.model(), self.signed.id),
             one: Some(self),
             claims: Vec::new(),
+            held: 1,
         }
     }
 }

@@ -54,8 +54,7 @@ impl Models {
                     };
                     self.scale(look, memory, &id, order).await?;
                 }
-                // What serves and sleeps keeps its plan: gateways make prompts from it for the run that wakes it.
-                Effect::Sweep(id) if head.stable.as_ref() == Some(&id) => {}
+                Effect::Sweep(id) if keeps_plan(&head, &id, look.view.forms.get(&id)) => {}
                 Effect::Sweep(id) => {
                     self.applier
                         .sweep(&names::child(look.model, &id), head.stamp)
@@ -332,8 +331,38 @@ impl Models {
     }
 }
 
+/// Whether a version without workers keeps its plan. What serves and sleeps: gateways make prompts from it for the run that wakes it. What is kept
+/// for a rollback in a shared pool: its workers hold what a record names and has no plan, since somebody may have deleted that.
+fn keeps_plan(head: &Record, id: &VersionId, forms: Option<&Forms>) -> bool {
+    let is_kept = head.rollback_to.as_ref() == Some(id);
+    head.stable.as_ref() == Some(id) || (is_kept && forms.is_some_and(|forms| forms.is_shared))
+}
+
 /// The table that may be published without a record: only when the record that cannot be written begins a rollback.
 fn emergency(head: &Record, next: &Record) -> Option<Table> {
     let begins = next.phase() == Phase::RollingBack && head.phase() != Phase::RollingBack;
     head.routing.as_ref().filter(|_| begins)?.emergency()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_serves_and_what_a_shared_pool_keeps_for_a_rollback_keep_their_plans_without_workers() {
+        let id = |version| VersionId::new(version, format!("sha256:{version}"));
+        let head = Record {
+            stable: Some(id(2)),
+            rollback_to: Some(id(1)),
+            ..Record::empty()
+        };
+        let forms = |is_shared| Forms {
+            is_shared,
+            ..Forms::default()
+        };
+        assert!(keeps_plan(&head, &id(2), None));
+        assert!(keeps_plan(&head, &id(1), Some(&forms(true))));
+        assert!(!keeps_plan(&head, &id(1), Some(&forms(false))));
+        assert!(!keeps_plan(&head, &id(3), Some(&forms(true))));
+    }
 }

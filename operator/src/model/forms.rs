@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use weir_api::{LABEL_COMPONENT, LABEL_POOL, LABEL_SHARING};
 use weir_rollout::{Stamp, VersionId};
 
-use super::memory::ChildSeen;
+use super::child::ChildSeen;
 use crate::gateways::Heard;
 use crate::names;
 use crate::world::World;
@@ -79,6 +79,8 @@ impl Forms {
                 ready: main.seen.ready + other.seen.ready,
                 exits: main.seen.exits + other.seen.exits,
                 unschedulable: main.seen.unschedulable + other.seen.unschedulable,
+                shares: main.seen.shares || other.seen.shares,
+                is_blamed: main.seen.is_blamed || other.seen.is_blamed,
                 ..main.seen.clone()
             },
         }
@@ -178,10 +180,7 @@ pub(super) fn forms(world: &World, gateways: &[Heard], model: &str) -> BTreeMap<
         let mut form = seats(&workers, gateways, (&pool, &plan.name_any(), &id), desired);
         form.seen.stamp = names::stamp_of(&plan.metadata);
         form.role = role;
-        // A worker that ends takes all that it holds with it. That counts against whoever is on trial.
-        if role != names::CANDIDATE {
-            form.seen.exits = 0;
-        }
+        form.seen.is_blamed = role == names::CANDIDATE;
         let forms = all.entry(id).or_default();
         forms.pool = pool;
         forms.seats = Some(form);
@@ -247,6 +246,7 @@ fn seats(
     // All of the pool's workers hold it: what is beyond the order is not on its way out.
     form.seen.existing = form.seen.existing.min(desired);
     form.seen.desired = desired;
+    form.seen.shares = true;
     form
 }
 
@@ -381,6 +381,9 @@ mod tests {
         };
         let merged = forms.merged();
         assert_eq!((merged.desired, merged.existing, merged.ready), (2, 2, 2));
+        assert!(!merged.shares);
+        forms.own.as_mut().unwrap().seen.shares = true;
+        assert!(forms.merged().shares, "exits are of both");
         assert!(!forms.is_settled());
         forms.own = None;
         assert_eq!(forms.merged().ready, 0);

@@ -9,35 +9,16 @@ use weir_rollout::evidence::{Ledger, ShadowLedger};
 use weir_rollout::routing::{Table, TableOrder};
 use weir_rollout::{Record, Stamp, VersionId};
 
+use super::child::ChildSeen;
 use crate::queue::pause_after;
 
 /// Tables whose evidence is kept.
 const KEPT_TABLES: u64 = 8;
 
-/// What is seen of a version's children and pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChildSeen {
-    /// Replicas its Deployment asks for.
-    pub desired: u32,
-    /// The record that ordered them.
-    pub stamp: Stamp,
-    /// Pods, those that end included.
-    pub existing: u32,
-    /// Pods that are ready.
-    pub ready: u32,
-    /// Exits of containers of the pods there are.
-    pub exits: u32,
-    /// The fewest exits of any pod that is not ready.
-    pub start_failures: u32,
-    /// Pods that no node has room for.
-    pub unschedulable: u32,
-    /// Runs that gateways have on them.
-    pub live_runs: u64,
-}
-
 #[derive(Clone, Debug, Default)]
 struct Times {
     exits_before: u32,
+    shares: bool,
     was_ready: bool,
     short_since: Option<Instant>,
     none_since: Option<Instant>,
@@ -157,9 +138,11 @@ impl Memory {
         for (id, child) in seen {
             let is_new = !self.times.contains_key(id);
             let times = self.times.entry(id.clone()).or_default();
-            if is_new || times.exits_before == u32::MAX {
+            // Other workers have exits of their own.
+            if is_new || times.exits_before == u32::MAX || times.shares != child.shares {
                 times.exits_before = child.exits;
             }
+            times.shares = child.shares;
             // A pod that is gone takes its exits with it.
             times.exits_before = times.exits_before.min(child.exits);
             times.was_ready |= child.ready > 0;
@@ -228,11 +211,11 @@ impl Memory {
                 stamp: child.stamp,
                 live_runs: child.live_runs,
                 is_drain_over: ms(times.drain_since) > millis(drain),
-                exits: child.exits.saturating_sub(times.exits_before),
+                exits: child.blame(times.exits_before),
                 start_failures: if times.was_ready {
                     0
                 } else {
-                    child.start_failures
+                    child.start_failures(times.exits_before)
                 },
                 short_ms: ms(times.short_since),
                 none_ready_ms: ms(times.none_since),
@@ -324,6 +307,27 @@ mod tests {
         assert!(!memory.views(&seen, drain, at(70))[0].is_drain_over);
         seen.get_mut(&id()).unwrap().existing = 4;
         assert!(memory.views(&seen, drain, at(81))[0].is_drain_over);
+    }
+
+    #[test]
+    fn exits_of_workers_that_a_version_shares_count_from_when_it_came_and_while_it_is_on_trial() {
+        let (mut memory, now) = (Memory::default(), Instant::now());
+        let shared = |ready, exits, is_blamed| {
+            let mut seen = child(2, ready, exits);
+            let child = seen.get_mut(&id()).unwrap();
+            (child.shares, child.is_blamed, child.start_failures) = (true, is_blamed, 0);
+            seen
+        };
+        let mut see = |seen: &BTreeMap<VersionId, ChildSeen>| {
+            memory.note(seen, now);
+            let view = &memory.views(seen, Duration::ZERO, now)[0];
+            (view.exits, view.start_failures)
+        };
+        assert_eq!(see(&shared(0, 7, true)), (0, 0), "they were before it");
+        assert_eq!(see(&shared(0, 10, true)), (3, 3), "it ends them");
+        assert_eq!(see(&shared(0, 10, false)), (0, 0), "another one does");
+        assert_eq!(see(&shared(2, 12, true)), (5, 0), "it was ready once");
+        assert_eq!(see(&child(2, 0, 30)), (0, 0), "workers of its own");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod build;
 mod carry;
+pub mod child;
 pub mod claim;
 pub mod forms;
 pub mod memory;

@@ -16,8 +16,8 @@ use weir_rollout::routing::Table;
 use weir_rollout::{Record, VersionId};
 
 use super::build::unshared;
+use super::child::ChildSeen;
 use super::forms::{self, Forms};
-use super::memory::ChildSeen;
 use super::see::is_of;
 use crate::gateways::Heard;
 use crate::request::request;

@@ -112,7 +112,9 @@ pub fn seats(
         )
     });
     for anchor in wanted {
-        if seats.plans.len() >= most as usize {
+        // What is held was let in when there was a place. Where there are fewer since, it goes when nobody orders it any more.
+        let is_held = before.contains_key(&file(&anchor.child));
+        if !is_held && seats.plans.len() >= most as usize {
             seats.waiting.push(anchor.shown.clone());
             continue;
         }
@@ -179,6 +181,9 @@ mod tests {
         assert_eq!(kept.replicas, 3, "the most that any of them wants");
         assert_eq!(kept.claims.len(), 2);
         assert_eq!(names_of(&seats(&["a1", "b1"], 9)).len(), 4);
+        let fewer = seats(&["a1", "b1", "c1"], 2);
+        assert_eq!(names_of(&fewer), ["a1.json", "b1.json", "c1.json"]);
+        assert_eq!(fewer.waiting, ["a2"]);
     }
 
     #[test]

@@ -75,6 +75,24 @@ async fn what_waits_for_room_is_asked_at_each_look_and_said_once() {
 }
 
 #[tokio::test]
+async fn nothing_serves_while_every_plan_fails_or_nobody_could_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = || Err(LoadError::Full { most: 2 });
+    let answers = [full(), full(), full(), Ok("sha256:b".to_owned())];
+    let (mut watch, _) = watch(dir.path(), answers);
+    assert!(!watch.serves(), "nobody has looked");
+    watch.look().await.unwrap();
+    assert!(watch.serves(), "there is nothing to hold");
+    for name in ["a.json", "b.json"] {
+        std::fs::write(dir.path().join(name), "{}").unwrap();
+    }
+    watch.look().await.unwrap();
+    assert!(!watch.serves());
+    watch.look().await.unwrap();
+    assert!(watch.serves(), "one of two is loaded");
+}
+
+#[tokio::test]
 async fn an_adapter_too_many_is_tried_again_later_and_one_that_is_wrong_is_not() {
     for (error, state, again) in [
         (AdapterError::TooMany { most: 1 }, "failed", true),

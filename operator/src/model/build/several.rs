@@ -39,6 +39,7 @@ pub fn several(
         selector: names::pool_selector(&pool.name),
         one: None,
         claims: claims.into_iter().collect(),
+        held: u32::try_from(plans.len()).unwrap_or(u32::MAX),
     };
     Ok(Several {
         plans: json!({

@@ -427,6 +427,13 @@ fn workers_of_a_shared_pool_hold_what_the_plans_in_its_folder_name() {
     let mounts = container["volumeMounts"].to_string();
     assert!(mounts.contains("/artifacts/models") && mounts.contains("/artifacts/more"));
     // Workers do not start anew because a version comes or goes.
-    let other = several(&shape, &pool, &plans(&["a.json", "b.json"]), claims.into()).unwrap();
+    let two = plans(&["a.json", "b.json"]);
+    let other = several(&shape, &pool, &two, claims.clone().into()).unwrap();
     assert_eq!(other.workers, made.workers);
+    // What serves keeps its place though there are fewer now.
+    let four = plans(&["a.json", "b.json", "c.json", "d.json"]);
+    let fuller = several(&shape, &pool, &four, claims.into()).unwrap();
+    let arguments =
+        fuller.workers.deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(arguments.contains("--max-versions=4"), "{arguments}");
 }

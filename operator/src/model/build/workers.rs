@@ -38,6 +38,8 @@ pub(super) struct Group<'a> {
     pub(super) one: Option<&'a Meta<'a>>,
     /// Claims that the artifacts of several versions lie in.
     pub(super) claims: Vec<String>,
+    /// How many versions they hold at the least.
+    pub(super) held: u32,
 }
 
 impl Group<'_> {
@@ -54,9 +56,10 @@ impl Group<'_> {
         json!({"matchLabels": self.selector})
     }
 
-    /// Most versions that one holds.
-    fn most(&self) -> u64 {
-        self.one.map_or(u64::from(self.pool.max_versions), |_| 1)
+    /// Most versions that one holds: a pool that has fewer places than before has those that are taken.
+    fn most(&self) -> u32 {
+        let several = self.pool.max_versions.max(self.held);
+        self.one.map_or(several, |_| 1)
     }
 }
 
@@ -262,7 +265,7 @@ fn arguments(of: &Group<'_>) -> Vec<String> {
         "--plain-sessions".to_owned()
     };
     let drafts = engine.draft_tokens;
-    let most = of.one.is_none().then_some(of.pool.max_versions);
+    let most = of.one.is_none().then(|| of.most());
     options
         .into_iter()
         .chain(most.map(|most| ("max-versions", most.to_string())))
@@ -284,7 +287,7 @@ fn resources(of: &Group<'_>) -> Value {
         // Those are in its own memory.
         Accelerator::Gpu { .. } | Accelerator::Claim { .. } => 0,
     };
-    let memory = files + kv_bytes + of.most() * OTHER_MEMORY;
+    let memory = files + kv_bytes + u64::from(of.most()) * OTHER_MEMORY;
     let mut resources = json!({"requests": {"memory": mebibytes(memory), "cpu": "100m"}});
     if of.one.is_some_and(is_pods_own) {
         // What a pod fetches for itself takes room of the node.
