@@ -13,6 +13,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::reflector::{Store, store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -215,14 +216,10 @@ impl World {
             self.agenda.touch(Key::Model(version.spec.model.clone()));
         }
         for child in self.children.deployments.state() {
-            if let Some((model, _)) = names::version_of(child.meta()) {
-                self.agenda.touch(Key::Model(model));
-            }
+            touch_child(&self.agenda, child.meta());
         }
         for plan in self.children.plans.state() {
-            if let Some((model, _)) = names::version_of(plan.meta()) {
-                self.agenda.touch(Key::Model(model));
-            }
+            touch_child(&self.agenda, plan.meta());
         }
         for revision in self.revisions.state() {
             if let Some(model) = revision.annotations().get(ANNOTATION_MODEL) {
@@ -235,6 +232,17 @@ impl World {
         for quota in self.quotas.state() {
             self.agenda.touch(Key::Quota(quota.name_any()));
         }
+    }
+}
+
+/// Whose child it is, whether or not those have objects of their own any more.
+fn touch_child(agenda: &Agenda, meta: &ObjectMeta) {
+    if let Some((model, _)) = names::version_of(meta) {
+        agenda.touch(Key::Model(model));
+    }
+    let labels = meta.labels.as_ref();
+    if let Some(pool) = labels.and_then(|labels| labels.get(LABEL_POOL)) {
+        agenda.touch(Key::Pool(pool.clone()));
     }
 }
 
@@ -361,5 +369,24 @@ impl Watch<'_> {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn workers_of_a_pool_whose_object_is_gone_are_looked_at_by_their_pool() {
+        let agenda = Agenda::default();
+        let meta = ObjectMeta {
+            labels: Some([(LABEL_POOL.to_owned(), "small".to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        touch_child(&agenda, &meta);
+        let due = agenda.with(|queue| queue.take(Instant::now() + Duration::from_mins(1), 9));
+        assert_eq!(due, [Key::Pool("small".to_owned())]);
     }
 }

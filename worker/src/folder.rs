@@ -3,8 +3,9 @@
 //! A plan that is new or has changed is loaded beside what serves; what one that is gone has named takes no new runs. What is refused is said,
 //! disturbs nothing, and is tried again when its file is written again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -56,6 +57,8 @@ pub(crate) struct FolderWatch<H> {
     plans: BTreeMap<String, Plan>,
     /// Whether it could be looked at.
     is_known: bool,
+    /// Plans that are there and cannot be read: that is said once.
+    unread: BTreeSet<String>,
 }
 
 /// A plan's file.
@@ -118,6 +121,7 @@ impl<H: Holder> FolderWatch<H> {
             announcer: announcer.clone(),
             plans: BTreeMap::new(),
             is_known: false,
+            unread: BTreeSet::new(),
         }
     }
 
@@ -160,7 +164,19 @@ impl<H: Holder> FolderWatch<H> {
                 self.remove(&name, digest).await?;
             }
         }
+        self.unread.retain(|name| found.contains_key(name));
         for (name, found) in found {
+            let found = match found {
+                Ok(found) => found,
+                // What it named serves on: that it cannot be read says nothing of that.
+                Err(error) => {
+                    if self.unread.insert(name.clone()) {
+                        tracing::warn!(plan = name, folder = ?self.folder, %error, "cannot read a load plan; what it named stays as it is");
+                    }
+                    continue;
+                }
+            };
+            self.unread.remove(&name);
             if self.plans.get(&name).is_none_or(|plan| plan.is_due(&found)) {
                 self.load(name, found).await?;
             }
@@ -274,11 +290,46 @@ impl<H: Holder> FolderWatch<H> {
     }
 }
 
-/// The plans of a folder, by file name; `None` where it cannot be read. A folder that is not there has none.
-fn list(folder: &Path) -> Option<BTreeMap<String, Found>> {
+/// The plans of a folder, by file name, or why one cannot be read; `None` where the folder cannot be. A folder that is not there has none.
+fn list(folder: &Path) -> Option<BTreeMap<String, std::io::Result<Found>>> {
+    let mut paths = paths(folder)?;
+    // A folder that is changed at one stroke, as kubelet does it, may have changed in between: what is gone then is gone at the second sight.
+    for is_last in [false, true] {
+        let mut found = BTreeMap::new();
+        let mut is_torn = false;
+        for (name, path) in paths.into_iter().take(PLANS_MAX) {
+            match read(&path) {
+                Ok(Some(plan)) => drop(found.insert(name, Ok(plan))),
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => is_torn = true,
+                Err(error) => drop(found.insert(name, Err(error))),
+            }
+        }
+        if is_last || !is_torn {
+            return Some(found);
+        }
+        paths = self::paths(folder)?;
+    }
+    None
+}
+
+/// A plan's file; `None` where it cannot be one.
+fn read(path: &Path) -> std::io::Result<Option<Found>> {
+    let meta = std::fs::metadata(path)?;
+    if !meta.is_file() || meta.len() > PLAN_BYTES_MAX {
+        return Ok(None);
+    }
+    Ok(Some(Found {
+        text: std::fs::read(path)?,
+        written: meta.modified().ok(),
+    }))
+}
+
+/// Files that may be plans, by name.
+fn paths(folder: &Path) -> Option<BTreeMap<String, PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(BTreeMap::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Some(BTreeMap::new()),
         Err(error) => {
             tracing::warn!(?folder, %error, "cannot look for load plans");
             return None;
@@ -303,19 +354,7 @@ fn list(folder: &Path) -> Option<BTreeMap<String, Found>> {
             "the plans beyond the most, by name, are left out"
         );
     }
-    let mut found = BTreeMap::new();
-    for (name, path) in plans.into_iter().take(PLANS_MAX) {
-        // It may have gone since, and comes with the next look if not.
-        if let Ok(meta) = std::fs::metadata(&path)
-            && meta.is_file()
-            && meta.len() <= PLAN_BYTES_MAX
-            && let Ok(text) = std::fs::read(&path)
-        {
-            let written = meta.modified().ok();
-            found.insert(name, Found { text, written });
-        }
-    }
-    Some(found)
+    Some(plans)
 }
 
 #[cfg(test)]

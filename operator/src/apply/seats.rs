@@ -1,15 +1,20 @@
 //! Writes about versions that workers of a shared pool hold, and about those workers.
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{Resource as _, ResourceExt as _};
+use std::fmt::Debug;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::core::NamespaceResourceScope;
+use kube::runtime::reflector::Store;
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use weir_api::{ANNOTATION_RECORD, ANNOTATION_REPLICAS, ANNOTATION_ROLE};
 use weir_rollout::Stamp;
 
-use super::{Applier, ApplyError, Contested, Order, ROLLOUT, SHAPE, failed, is_cached, not_later};
+use super::{
+    Applier, ApplyError, Contested, Order, ROLLOUT, SHAPE, failed, fenced, gone, is_cached,
+    not_later,
+};
 use crate::model::build::Several;
 use crate::model::memory::Writes;
 use crate::names;
@@ -106,33 +111,50 @@ impl Applier {
         }
         let mut workers = workers.clone();
         workers.deployment["spec"]["replicas"] = json!(replicas);
+        // Their number is not ordered by a record: who slept meanwhile does not bring an old one back.
+        let live = stores.deployments.find(|live| is_named(live, name));
+        if let Some(live) = live {
+            workers.deployment["metadata"]["resourceVersion"] = json!(live.resource_version());
+        }
         self.shape_group(stores, &mut contested, &workers).await?;
         Ok(is_written)
     }
 
-    /// Removes a shared pool's children.
+    /// Removes a shared pool's children, as they were seen; the plans last, so that a removal that is broken off is found again by them.
     ///
     /// # Errors
     /// See [`ApplyError`].
     pub async fn sweep_pool(&self, stores: &ChildStores, name: &str) -> Result<(), ApplyError> {
         self.fence()?;
-        let is_it = |meta: &kube::api::ObjectMeta| meta.name.as_deref() == Some(name);
-        if stores.services.find(|live| is_it(live.meta())).is_some() {
-            self.delete::<Service>("Service", name).await?;
-        }
-        if stores.disruptions.find(|live| is_it(live.meta())).is_some() {
-            self.delete::<PodDisruptionBudget>("PodDisruptionBudget", name)
-                .await?;
-        }
-        if stores.deployments.find(|live| is_it(live.meta())).is_some() {
-            self.delete::<Deployment>("Deployment", name).await?;
-        }
-        if stores.plans.find(|live| is_it(live.meta())).is_some() {
-            self.delete::<ConfigMap>("ConfigMap", name).await?;
-        }
-        if stores.policies.find(|live| is_it(live.meta())).is_some() {
-            self.delete::<NetworkPolicy>("NetworkPolicy", name).await?;
-        }
-        Ok(())
+        self.delete_seen(&stores.services, "Service", name).await?;
+        self.delete_seen(&stores.disruptions, "PodDisruptionBudget", name)
+            .await?;
+        self.delete_seen(&stores.deployments, "Deployment", name)
+            .await?;
+        self.delete_seen(&stores.policies, "NetworkPolicy", name)
+            .await?;
+        self.delete_seen(&stores.plans, "ConfigMap", name).await
     }
+
+    /// Removes an object as it was seen, if it was.
+    async fn delete_seen<K>(
+        &self,
+        seen: &Store<K>,
+        what: &'static str,
+        name: &str,
+    ) -> Result<(), ApplyError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    {
+        let Some(live) = seen.find(|live| is_named(live, Some(name))) else {
+            return Ok(());
+        };
+        let deleted = self.api::<K>().delete(name, &fenced(live.meta())).await;
+        gone(what, name, deleted.map(drop))
+    }
+}
+
+fn is_named<K: Resource>(object: &K, name: Option<&str>) -> bool {
+    object.meta().name.as_deref() == name
 }

@@ -235,7 +235,8 @@ fn seats(
     for pod in workers.iter().filter(is_of_pool) {
         let mut seen = PodSeen::of(pod);
         let name = names::seat(&pod.name_any(), child);
-        seen.is_ready &= gateways.is_empty()
+        // While no gateway has answered yet, as after a start, the worker's word is all there is.
+        seen.is_ready &= gateways.iter().all(|heard| heard.report.is_none())
             || gateways
                 .iter()
                 .any(|heard| serving(heard, &id.digest).any(|worker| *worker == name));

@@ -17,6 +17,7 @@ use super::memory::{Memory, unhandled};
 use super::view::{VersionSeen, View};
 use super::{Look, Models, carry, claim, template};
 use crate::gateways::Heard;
+use crate::names;
 use crate::pool::seats;
 use crate::verify::Verdict;
 use crate::world::TRUST;
@@ -189,8 +190,17 @@ impl Models {
             .filter(|(pool, newest)| unshared(pool, newest).is_none())
         {
             let plans = self.world.children.plans.state();
-            let others = seats::others(plans.iter().map(|plan| &**plan), &look.pool, look.model);
-            return seats::capacity(pool.max_versions.saturating_sub(others), wanted);
+            let anchors = seats::anchors(plans.iter().map(|plan| &**plan), &look.pool);
+            let head = view.log.last().filter(|head| head.attempt.is_none());
+            let kept = head.and_then(|head| head.rollback_to.as_ref());
+            let kept = kept.map(|id| names::child(look.model, id));
+            let places = if let Some(kept) = kept {
+                seats::places(&anchors, &kept, pool.max_versions)
+            } else {
+                let others = seats::others(&anchors, look.model);
+                pool.max_versions.saturating_sub(others)
+            };
+            return seats::capacity(places, wanted);
         }
         let unschedulable = view.children.values().map(|child| child.unschedulable);
         let existing: u32 = view.children.values().map(|child| child.existing).sum();

@@ -135,15 +135,16 @@ impl View {
         }
     }
 
-    /// The pool of a version. The one whose workers hold it now keeps it: nothing that another one has would serve meanwhile.
+    /// The pool of a version. The one whose workers hold it now keeps it, also where its object is gone or makes no sense: nothing that another
+    /// one has would serve meanwhile.
     pub fn pool_of(
         &self,
         valid: &ValidModelVersion,
         forms: Option<&Forms>,
     ) -> Option<&ValidGpuPool> {
-        let holds = forms.filter(|forms| forms.is_seated());
-        let held = holds.and_then(|forms| self.pools.get(&forms.pool));
-        held.or_else(|| self.pools.get(&valid.pool))
+        let held = forms.filter(|forms| forms.is_seated());
+        let name = held.map_or(&valid.pool, |forms| &forms.pool);
+        self.pools.get(name)
     }
 
     /// Gateways as decisions see them: an unreachable one stays live with what it said last.

@@ -80,8 +80,10 @@ impl Pools {
         let found = self.world.pools.state();
         let Some(object) = found.iter().find(|pool| pool.name_any() == name) else {
             self.verdicts.forget(name);
-            self.hold(name, None).await?;
-            return Ok(Outcome::Gone);
+            return match self.hold(name, None).await {
+                Err(error) if error.is_race() => Ok(Outcome::Again(TICK)),
+                held => held.map(|_| Outcome::Gone),
+            };
         };
         let valid = self.verdicts.of(object);
         let served = self.board.served(name);

@@ -68,10 +68,32 @@ fn anchor(plan: &ConfigMap, pool: &str) -> Option<Anchor> {
 }
 
 /// Places that versions of other models have in a pool's workers.
-pub fn others<'a>(plans: impl Iterator<Item = &'a ConfigMap>, pool: &str, model: &str) -> u32 {
-    let all = anchors(plans, pool).into_iter();
-    let others = all.filter(|anchor| anchor.model != model && anchor.desired > 0);
+pub fn others(anchors: &[Anchor], model: &str) -> u32 {
+    let others = anchors
+        .iter()
+        .filter(|anchor| anchor.model != model && anchor.desired > 0);
     u32::try_from(others.count()).unwrap_or(u32::MAX)
+}
+
+/// Places that a model without a rollout has in a pool's workers, of which each has so many: a second one, for the version that it keeps for a
+/// rollback, where one is left by all that serves, is on trial or waits. Those kept for rollbacks have them in the order of their names, so
+/// that every model comes to the same end and none gives up what it would take back.
+pub fn places(anchors: &[Anchor], kept: &str, most: u32) -> u32 {
+    let is_kept = |anchor: &Anchor| anchor.child == kept || anchor.role == names::ROLLBACK;
+    let firm = anchors
+        .iter()
+        .filter(|one| one.desired > 0 && !is_kept(one));
+    // A model that sleeps keeps nothing, nor does one with a version on trial.
+    let keeps = |model: &str| {
+        let its = || firm.clone().filter(|one| one.model == model);
+        its().count() == 1 && its().all(|one| one.role == names::STABLE)
+    };
+    let before = anchors
+        .iter()
+        .filter(|one| is_kept(one) && *one.child < *kept);
+    let before = before.filter(|one| one.desired > 0 || keeps(&one.model));
+    let is_left = firm.clone().count() + before.count() < most as usize;
+    1 + u32::from(is_left)
 }
 
 /// Workers of all versions of a model together, where each of a pool's workers has so many places for them. A worker more costs nothing but a
@@ -198,6 +220,39 @@ mod tests {
         assert!(made.is_incomplete);
         let made = seats(&[], &held(&["a1"]), |_, _| false, 4);
         assert_eq!(made, Seats::default());
+    }
+
+    #[test]
+    fn of_what_is_kept_for_rollbacks_only_as_much_goes_as_must() {
+        let mut all = vec![
+            anchor("a1", 1, names::ROLLBACK),
+            anchor("a2", 1, names::STABLE),
+            anchor("b1", 1, names::ROLLBACK),
+            anchor("b2", 1, names::STABLE),
+        ];
+        let of_both = |all: &[Anchor]| [places(all, "a1", 4), places(all, "b1", 4)];
+        assert_eq!(of_both(&all), [2, 2]);
+        all.push(anchor("c1", 1, names::CANDIDATE));
+        assert_eq!(of_both(&all), [2, 1], "a third model comes");
+        all[2].desired = 0;
+        assert_eq!(of_both(&all), [2, 1], "it went, and nobody wants it back");
+        all[0].desired = 0;
+        assert_eq!(of_both(&all), [2, 1], "whose turn it is");
+        all[1].desired = 0;
+        assert_eq!(places(&all, "b1", 4), 2, "the first model sleeps");
+        all[1].desired = 1;
+        all.push(anchor("a3", 1, names::CANDIDATE));
+        assert_eq!(
+            places(&all, "b1", 5),
+            2,
+            "the first model tries another one"
+        );
+        // Just promoted, it is not called so yet.
+        let promoted = [
+            anchor("a1", 1, names::STABLE),
+            anchor("a2", 1, names::STABLE),
+        ];
+        assert_eq!([1, 2].map(|most| places(&promoted, "a1", most)), [1, 2]);
     }
 
     #[test]

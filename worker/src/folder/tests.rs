@@ -121,6 +121,23 @@ async fn what_ended_by_itself_is_said_and_tried_again() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_read_for_a_moment_is_not_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.json");
+    std::fs::write(&path, "{}").unwrap();
+    let (mut watch, lines) = watch(dir.path(), [Ok("sha256:a".to_owned())]);
+    watch.look().await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("a.json", &path).unwrap();
+    watch.look().await.unwrap();
+    assert_eq!(lines.states(), ["loaded"], "a link to itself");
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("b.json", &path).unwrap();
+    watch.look().await.unwrap();
+    assert_eq!(lines.states(), ["loaded", "leaving"], "a link to nothing");
+}
+
+#[tokio::test]
 async fn what_was_refused_is_tried_again_when_it_is_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.json");

@@ -1,8 +1,11 @@
+use std::collections::BTreeMap;
+
 use serde_json::json;
 use weir_api::{GpuPool, ModelVersion, Validate as _, parse};
 
 use super::*;
 use crate::model::claim::{claim, claimed_digest};
+use crate::model::view::View;
 
 fn version(uri: &str) -> ValidModelVersion {
     let object: ModelVersion = parse(&json!({
@@ -436,4 +439,45 @@ fn workers_of_a_shared_pool_hold_what_the_plans_in_its_folder_name() {
     let arguments =
         fuller.workers.deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
     assert!(arguments.contains("--max-versions=4"), "{arguments}");
+}
+
+#[test]
+fn a_version_that_workers_of_a_pool_hold_stays_there_though_the_pool_is_gone_and_it_names_another_one()
+ {
+    use crate::model::child::ChildSeen;
+    use crate::model::forms::{Form, Forms};
+    let small = pool(&json!({}));
+    let view = View {
+        versions: Vec::new(),
+        pools: [(small.name.clone(), small)].into(),
+        children: BTreeMap::new(),
+        forms: BTreeMap::new(),
+        child_pools: BTreeMap::new(),
+        log: Vec::new(),
+        damaged: Vec::new(),
+        gateways: Vec::new(),
+    };
+    let held = |desired, pool: &str| {
+        let seen = ChildSeen {
+            desired,
+            ..ChildSeen::default()
+        };
+        let seats = Form {
+            seen,
+            ..Form::default()
+        };
+        Forms {
+            seats: Some(seats),
+            pool: pool.to_owned(),
+            ..Forms::default()
+        }
+    };
+    let version = version("pvc://models/tiny/v2");
+    let pool_of = |forms: &Forms| {
+        view.pool_of(&version, Some(forms))
+            .map(|pool| pool.name.clone())
+    };
+    assert_eq!(pool_of(&held(1, "gone")), None);
+    assert_eq!(pool_of(&held(0, "gone")).as_deref(), Some("small"));
+    assert_eq!(pool_of(&held(1, "small")).as_deref(), Some("small"));
 }
