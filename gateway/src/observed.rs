@@ -36,7 +36,7 @@ impl Gateway {
     }
 
     fn answer_observed(&self, query: &Bytes, reads: &Reads) -> Result<String, String> {
-        let query = std::str::from_utf8(query).map_err(|_| "the query is no text".to_owned())?;
+        let query = text(query)?;
         // Once for each model on trial.
         let asked = repeated(query, "evidence").map_err(|error| error.body().message.clone())?;
         let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
@@ -144,6 +144,9 @@ impl Gateway {
 }
 
 fn given(query: &Bytes, known: &[&str]) -> Result<Vec<(String, String)>, String> {
-    let text = std::str::from_utf8(query).map_err(|_| "the query is no text".to_owned())?;
-    parameters(text, known).map_err(|error| error.body().message.clone())
+    parameters(text(query)?, known).map_err(|error| error.body().message.clone())
+}
+
+fn text(query: &Bytes) -> Result<&str, String> {
+    std::str::from_utf8(query).map_err(|_| "the query is no text".to_owned())
 }

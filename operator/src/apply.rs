@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use weir_api::{ANNOTATION_RECORD, ANNOTATION_ROLE};
 use weir_rollout::Stamp;
 
-use self::due::{Contested, is_cached, missing};
+use self::due::{Contested, cached, missing};
 pub use self::error::ApplyError;
 use crate::leader::{Leadership, Role};
 use crate::model::build::{Children, Workers};
@@ -128,8 +128,8 @@ impl Applier {
         };
         let plans = stores.plans.state();
         let is_there = match workers {
-            Some(workers) => is_cached(&stores.deployments.state(), &workers.deployment),
-            None => is_cached(&plans, plan),
+            Some(workers) => cached(&stores.deployments.state(), &workers.deployment).is_some(),
+            None => cached(&plans, plan).is_some(),
         };
         if !is_there && !is_new {
             return Ok(contested.places);
@@ -180,10 +180,7 @@ impl Applier {
         let live = stores.deployments.state();
         if contested.is_due(missing(&live, deployment), deployment) {
             // By its UID, so that one that is gone although the cache still shows it does not come back.
-            let name = deployment["metadata"]["name"].as_str();
-            let live = live
-                .iter()
-                .find(|live| live.metadata.name.as_deref() == name);
+            let live = cached(&live, deployment);
             let uid = live.and_then(|live| live.metadata.uid.as_deref());
             self.shape_workers(deployment, uid).await?;
         }

@@ -1,17 +1,15 @@
 //! The engine's kernels for ARM, on an emulated processor: with the dot product of bytes, and without.
 
-use std::process::Command;
-
 use anyhow::Result;
 use weir_e2e::cluster::Architecture;
 
-use crate::test::{cargo, package, rustup};
+use crate::test::{cargo, package, runs, rustup};
 
+const ARM: Architecture = Architecture::Arm64;
 /// Compiler, C library and emulator.
 const PACKAGES: &str = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static";
-const COMPILER: &str = "aarch64-linux-gnu-gcc";
-/// Runs programs for ARM; the libraries are where the packages put them.
-const EMULATOR: &str = "qemu-aarch64-static -L /usr/aarch64-linux-gnu";
+/// Where the packages put the libraries.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 /// One processor with everything, and the first one of 64 bits.
 const PROCESSORS: [&str; 2] = ["max", "cortex-a53"];
 
@@ -21,11 +19,8 @@ pub(crate) fn test() -> Result<()> {
         println!("== the kernels of this machine are tested with everything else");
         return Ok(());
     }
-    let runs = |program: &str| {
-        let said = Command::new(program).arg("--version").output();
-        said.is_ok_and(|said| said.status.success())
-    };
-    let is_installed = || runs(COMPILER) && runs("qemu-aarch64-static");
+    let compiler = ARM.tool("gcc");
+    let is_installed = || runs(&compiler) && runs(ARM.emulator());
     println!(
         "{}",
         package("a compiler and an emulator of ARM", PACKAGES, is_installed)
@@ -33,11 +28,13 @@ pub(crate) fn test() -> Result<()> {
     if !is_installed() {
         return Ok(());
     }
-    rustup(&["target", "add", Architecture::Arm64.target()])?;
+    rustup(&["target", "add", ARM.target()])?;
+    let (linker, runner) = (ARM.setting("LINKER"), ARM.setting("RUNNER"));
+    let emulator = format!("{} -L {LIBRARIES}", ARM.emulator());
     for processor in PROCESSORS {
         let settings = [
-            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER),
-            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", EMULATOR),
+            (linker.as_str(), compiler.as_str()),
+            (&runner, &emulator),
             ("QEMU_CPU", processor),
         ];
         let tests = [
@@ -46,7 +43,7 @@ pub(crate) fn test() -> Result<()> {
             "weir-model",
             "--lib",
             "--target",
-            Architecture::Arm64.target(),
+            ARM.target(),
         ];
         cargo(
             &[&tests[..], &["--quiet", "--", "kernels"]].concat(),

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use weir_e2e::cluster::{Architecture, Images};
 
-use crate::test::{cargo, package, rustup, target};
+use crate::test::{cargo, package, runs, rustup, target};
 
 const HELP: &str = "\
 cargo xtask images [--arch ARCH]   makes the images of operator, gateway and worker from the Dockerfiles, and says what they weigh
@@ -69,10 +69,7 @@ fn compile(architecture: Architecture) -> Result<std::path::PathBuf> {
     let mut settings = Vec::new();
     let mut needed = TOOLS.to_owned();
     let compiler = architecture.tool("gcc");
-    let linker = format!(
-        "CARGO_TARGET_{}_LINKER",
-        triple.to_uppercase().replace('-', "_")
-    );
+    let linker = architecture.setting("LINKER");
     let is_foreign = architecture != Architecture::HERE;
     if is_foreign {
         if architecture == Architecture::Amd64 {
@@ -81,12 +78,6 @@ fn compile(architecture: Architecture) -> Result<std::path::PathBuf> {
         needed = format!("{needed} {CROSS}");
         settings.push((linker.as_str(), compiler.as_str()));
     }
-    let runs = |program: &str| {
-        let said = std::process::Command::new(program)
-            .arg("--version")
-            .output();
-        said.is_ok_and(|said| said.status.success())
-    };
     let is_installed = || {
         let tools = runs("buildah") && runs("mmdebstrap");
         tools && (!is_foreign || (runs(&compiler) && runs(architecture.emulator())))

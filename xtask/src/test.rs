@@ -218,6 +218,12 @@ pub(crate) fn cargo(arguments: &[&str], settings: &[(&str, &str)]) -> Result<()>
     execute(&mut command)
 }
 
+/// Whether a program is there and says its version.
+pub(crate) fn runs(program: &str) -> bool {
+    let said = Command::new(program).arg("--version").output();
+    said.is_ok_and(|said| said.status.success())
+}
+
 /// Asks the installer of compilers for something.
 pub(crate) fn rustup(arguments: &[&str]) -> Result<()> {
     execute(Command::new("rustup").args(arguments).current_dir(root()))

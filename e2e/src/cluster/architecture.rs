@@ -47,6 +47,12 @@ impl Architecture {
         }
     }
 
+    /// What a setting of cargo's for it is called in the environment, as `LINKER`.
+    pub fn setting(self, name: &str) -> String {
+        let target = self.target().to_uppercase().replace('-', "_");
+        format!("CARGO_TARGET_{target}_{name}")
+    }
+
     /// What its C compiler and tools begin with.
     fn gnu(self) -> &'static str {
         match self {

@@ -276,16 +276,21 @@ fn debian(name: &str, packages: &str, architecture: Architecture) -> Result<Path
 }
 
 fn run(command: &mut Command) -> Result<()> {
+    said(command).map(drop)
+}
+
+/// What a program that ends well wrote, without the last line's end.
+fn said(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot start {command:?}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success(),
-        "{command:?} ended with {}: {said}{}",
+        "{command:?} ended with {}: {}{said}",
         output.status,
-        String::from_utf8_lossy(&output.stdout)
+        String::from_utf8_lossy(&output.stderr)
     );
-    Ok(())
+    Ok(said.trim().to_owned())
 }

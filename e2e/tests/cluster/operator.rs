@@ -57,6 +57,18 @@ pub(crate) const PROMPTS: &[&str] = &[
     "Spell the word house.",
 ];
 
+/// The end of version 2's rollout, and the whole of version 3's.
+pub(crate) fn second_is_promoted_third_is_rejected(stage: &Stage) {
+    stage.wait("version 2 is stable", 90, || {
+        stage.head()["stable"]["version"] == 2
+    });
+    // The next one comes while the one before is still on its way out.
+    stage.apply("model-random-v3.yaml").unwrap();
+    stage.wait("version 3 is rejected", 120, || {
+        stage.version(3)["status"]["rejected"]["reason"] == "GuardrailBreached"
+    });
+}
+
 #[test]
 fn a_healthy_version_is_promoted_a_regressed_one_is_taken_back_no_request_fails_and_the_pointers_survive_the_operators_death()
  {
@@ -83,14 +95,7 @@ fn a_healthy_version_is_promoted_a_regressed_one_is_taken_back_no_request_fails_
             stage.kill_operator(before);
             stage.start_operator(next).unwrap();
         }
-        stage.wait("version 2 is stable", 90, || {
-            stage.head()["stable"]["version"] == 2
-        });
-        // The next one comes while the one before is still on its way out.
-        stage.apply("model-random-v3.yaml").unwrap();
-        stage.wait("version 3 is rejected", 120, || {
-            stage.version(3)["status"]["rejected"]["reason"] == "GuardrailBreached"
-        });
+        second_is_promoted_third_is_rejected(&stage);
         stage.wait("version 1 is kept warm again", 60, || {
             let kept = &stage.version(2)["status"]["rollbackTo"];
             kept["version"] == 1 && kept["readyReplicas"] == 1

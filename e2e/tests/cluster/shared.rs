@@ -5,7 +5,7 @@ use weir_e2e::cluster::{self, ControlPlane, Layer};
 use weir_e2e::{RandomModel, Tenant};
 
 use crate::load::Load;
-use crate::operator::{PROMPTS, write_example};
+use crate::operator::{PROMPTS, second_is_promoted_third_is_rejected, write_example};
 use crate::stage::{NAMESPACE, Stage, condition};
 
 fn stage(test: &str) -> Option<Stage> {
@@ -124,13 +124,7 @@ fn rolls_out(stage: &Stage) {
         // Whatever it was doing, another one goes on with it.
         stage.kill_operator("a");
         stage.start_operator("b").unwrap();
-        stage.wait("version 2 is stable", 90, || {
-            stage.head()["stable"]["version"] == 2
-        });
-        stage.apply("model-random-v3.yaml").unwrap();
-        stage.wait("version 3 is rejected", 120, || {
-            stage.version(3)["status"]["rejected"]["reason"] == "GuardrailBreached"
-        });
+        second_is_promoted_third_is_rejected(stage);
         stage.wait("version 1 is kept warm again", 60, || {
             let kept = &stage.version(2)["status"]["rollbackTo"];
             kept["version"] == 1 && kept["readyReplicas"] == 2 && plans(stage) == 3

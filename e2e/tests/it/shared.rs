@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weir_e2e::{Client, RandomModel, Signal, Site, Tenant, Weir, send};
 
 use crate::adapters::{ask, condition, nothing, text};
-use crate::rollout::{Load, break_template, is_weight, rollout, version, wait};
+use crate::rollout::{Load, assert_took_over, break_template, is_weight, rollout, version, wait};
 use crate::stand::{assert_whole, slow};
 
 /// A site with the models `random` and `other` in one pool.
@@ -73,14 +73,7 @@ fn one_worker_serves_all_versions_of_a_pool_while_they_are_rolled_out() {
         })
         .unwrap();
     });
-    assert_eq!(load.failed.load(Ordering::Relaxed), 0);
-    assert!(load.of_candidate.load(Ordering::Relaxed) > 0);
-    let kept = &version(&weir, 2)["status"]["rollbackTo"];
-    assert_eq!(
-        (&kept["version"], &kept["readyReplicas"]),
-        (&json!(1), &json!(1)),
-        "the version before stays warm"
-    );
+    assert_took_over(&weir, &load);
     assert_eq!(only_worker(&weir), worker, "the same process all the time");
     assert_eq!(text(&weir, "other"), before[1]);
     let status = pool_status(&weir);

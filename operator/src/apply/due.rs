@@ -33,23 +33,15 @@ impl Contested<'_> {
     }
 }
 
-pub(super) fn is_cached<K: Resource>(cached: &[Arc<K>], wanted: &Value) -> bool {
+/// The cached object that has the name of a wanted one.
+pub(super) fn cached<'a, K: Resource>(all: &'a [Arc<K>], wanted: &Value) -> Option<&'a Arc<K>> {
     let name = wanted["metadata"]["name"].as_str();
-    cached
-        .iter()
-        .any(|live| live.meta().name.as_deref() == name)
+    all.iter().find(|live| live.meta().name.as_deref() == name)
 }
 
 /// The first place where the cached object is not as wanted; the whole of it where it is not there.
-pub(super) fn missing<K: Resource + Serialize>(
-    cached: &[Arc<K>],
-    wanted: &Value,
-) -> Option<String> {
-    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    let Some(live) = cached
-        .iter()
-        .find(|object| object.meta().name.as_deref() == Some(name))
-    else {
+pub(super) fn missing<K: Resource + Serialize>(all: &[Arc<K>], wanted: &Value) -> Option<String> {
+    let Some(live) = cached(all, wanted) else {
         return Some(String::new());
     };
     let mut wanted = wanted.clone();

@@ -12,8 +12,7 @@ use weir_api::{ANNOTATION_RECORD, ANNOTATION_REPLICAS, ANNOTATION_ROLE};
 use weir_rollout::Stamp;
 
 use super::{
-    Applier, ApplyError, Contested, Order, ROLLOUT, SHAPE, failed, fenced, gone, is_cached,
-    not_later,
+    Applier, ApplyError, Contested, Order, ROLLOUT, SHAPE, cached, failed, fenced, gone, not_later,
 };
 use crate::model::build::Several;
 use crate::model::memory::Writes;
@@ -86,17 +85,16 @@ impl Applier {
         (wanted, replicas): (&Several, u32),
     ) -> Result<bool, ApplyError> {
         let Several { plans, workers } = wanted;
-        let is_new = !is_cached(&stores.deployments.state(), &workers.deployment);
+        let mut workers = workers.clone();
+        let deployments = stores.deployments.state();
+        let deployed = cached(&deployments, &workers.deployment);
         let mut contested = Contested {
             places: Vec::new(),
             writes,
-            is_new,
+            is_new: deployed.is_none(),
         };
         let before = stores.plans.state();
-        let name = plans["metadata"]["name"].as_str();
-        let live = before
-            .iter()
-            .find(|live| live.metadata.name.as_deref() == name);
+        let live = cached(&before, plans);
         let data = live.map(|live| json!(live.data.clone().unwrap_or_default()));
         let is_other = data.as_ref() != Some(&plans["data"]);
         let mut is_written = false;
@@ -109,11 +107,9 @@ impl Applier {
             self.apply::<ConfigMap>(SHAPE, "ConfigMap", &plans).await?;
             is_written = true;
         }
-        let mut workers = workers.clone();
         workers.deployment["spec"]["replicas"] = json!(replicas);
         // Their number is not ordered by a record: who slept meanwhile does not bring an old one back.
-        let live = stores.deployments.find(|live| is_named(live, name));
-        if let Some(live) = live {
+        if let Some(live) = deployed {
             workers.deployment["metadata"]["resourceVersion"] = json!(live.resource_version());
         }
         self.shape_group(stores, &mut contested, &workers).await?;
@@ -147,14 +143,10 @@ impl Applier {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
-        let Some(live) = seen.find(|live| is_named(live, Some(name))) else {
+        let Some(live) = seen.find(|live| live.meta().name.as_deref() == Some(name)) else {
             return Ok(());
         };
         let deleted = self.api::<K>().delete(name, &fenced(live.meta())).await;
         gone(what, name, deleted.map(drop))
     }
-}
-
-fn is_named<K: Resource>(object: &K, name: Option<&str>) -> bool {
-    object.meta().name.as_deref() == name
 }

@@ -1,5 +1,6 @@
 //! The workers of a shared pool, brought to what its versions need.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
@@ -37,7 +38,8 @@ impl Pools {
             return Ok(Vec::new());
         }
         let before = live.and_then(|live| live.data.clone()).unwrap_or_default();
-        let newest = self.newest_records();
+        // Reading all records is for plans that nobody orders: rarely any.
+        let newest = LazyCell::new(|| self.newest_records());
         // A version whose own plan is there and has no order left the pool.
         let is_lost = |file: &str, plan: &str| {
             let mut all = plans.iter();

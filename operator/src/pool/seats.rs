@@ -106,8 +106,9 @@ pub fn capacity(places: u32, wanted: u32) -> u32 {
     }
 }
 
-/// What workers are to hold, which hold so many versions at most. A plan that is lost, by its file's name and text, stays. What they hold stays until nobody orders it any more, so that nothing takes the
-/// place of what serves; then come versions that serve, those kept for a rollback, and others.
+/// What workers are to hold, which hold so many versions at most. A plan that is lost, by its file's name and text, stays. What they hold stays
+/// until nobody orders it any more, so that nothing takes the place of what serves; then come versions that serve, those kept for a rollback,
+/// and others.
 pub fn seats(
     anchors: &[Anchor],
     before: &BTreeMap<String, String>,

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{Architecture, Images, image_name, run};
+use super::{Architecture, Images, image_name, run, said};
 
 /// What was found of an image.
 #[derive(Debug)]
@@ -101,18 +101,4 @@ fn json(path: &Path) -> Result<Value> {
 
 fn text(value: &Value) -> Result<String> {
     Ok(value.as_str().context("no text")?.to_owned())
-}
-
-/// What a program that ends well wrote, without the last line's end.
-fn said(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("cannot start {command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?} ended with {}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
